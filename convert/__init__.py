@@ -1,0 +1,1 @@
+"""Moving a draft between layouts: headers to plan, plan to bytes, and the commands."""

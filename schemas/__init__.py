@@ -1,0 +1,1 @@
+"""What an EAGLE-3 draft is, and how each framework writes one down."""

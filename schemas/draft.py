@@ -1,0 +1,219 @@
+"""The neutral description of an EAGLE-3 draft: one network, whatever dialect it was written in.
+
+Every layout (``speculators.py``, ``sglang.py``, ``vllm.py``) reads its framework's config and tensor
+headers into a `Draft` and writes a `Draft` back out. Two checkpoints hold the same network when
+their drafts are equal and their tensors, under canonical names, are equal bit for bit.
+
+Canonical tensor names (``N`` is a layer, ``H`` the draft's width, ``T`` the target's, ``n`` the number of
+fc blocks, ``V``/``D`` the target's/draft's vocabulary):
+
+==============================================  ====================================================
+``embed_tokens.weight``                         [V, H]
+``fc.weight``, ``fc.bias``                      [H, n*T], [H]
+``input_norm.weight``                           [n*T], RMS norm over the whole concatenation
+``fc_norm.K.weight``                            [T], RMS norm of block K
+``layers.0.input_layernorm.weight``             [H], norm of the token embedding
+``layers.0.hidden_norm.weight``                 [H], norm of the hidden state
+``layers.N.input_layernorm.weight`` (N >= 1)    [H], the one norm before attention
+``layers.N.self_attn.{q,k,v,o}_proj.weight``    q, k, v of layer 0 take 2H columns: [embedding, hidden]
+``layers.N.self_attn.{q,k}_norm.weight``        [head_dim]
+``layers.N.post_attention_layernorm.weight``    [H]
+``layers.N.mlp.{gate,up,down}_proj.weight``     [I, H], [I, H], [H, I]
+``norm.weight``                                 [H], final norm
+``lm_head.weight``                              [D, H]
+``d2t``                                         [D] integer offsets: target id = draft id + d2t[draft id]
+``t2d``                                         [V] bool: is this target token in the draft vocabulary
+``mask_hidden``                                 [1, 1, n*T], parallel drafting only
+==============================================  ====================================================
+"""
+
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Dtype = Literal["bfloat16", "float16", "float32"]
+
+
+class Part(BaseModel):
+    """A frozen piece of the description; a key that is not known here is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Target(Part):
+    """What is known of the target (verifier), from the draft's config or from the target itself."""
+
+    name: str | None = None
+    hidden_size: int
+    layers: int | None = None
+    model_type: str | None = None
+    architectures: tuple[str, ...] = ()
+
+
+class Fc(Part):
+    """The projection from the concatenated taps to the draft's width.
+
+    Attributes:
+        blocks: number of tapped hidden states that are concatenated.
+        bias: ``fc.bias`` exists (SGLang's ``bias: true`` only).
+        input_norm: one RMS norm over the whole concatenation (``norm_before_fc``).
+        block_norms: one RMS norm for each block (``fc_norm``).
+    """
+
+    blocks: int = Field(gt=0)
+    bias: bool = False
+    input_norm: bool = False
+    block_norms: bool = False
+
+
+class Rope(Part):
+    """Rotary position embedding, half-split ("neox") pairs as in every safetensors framework.
+
+    Attributes:
+        theta: base.
+        partial: fraction of each head that is rotated.
+        scaling: transformers' ``rope_type``; ``None`` is the plain rotation.
+        parameters: the scaling's own numbers under transformers' names (``factor``,
+            ``original_max_position_embeddings``, ``low_freq_factor`` ...), without theta and type.
+    """
+
+    theta: float = 10000.0
+    partial: float = 1.0
+    scaling: Literal["linear", "dynamic", "yarn", "llama3", "longrope"] | None = None
+    parameters: dict[str, Any] = {}
+
+
+class Attention(Part):
+    """Attention of every draft layer (``mla`` is recognised, and refused by the converters for now)."""
+
+    kind: Literal["gqa", "mla"] = "gqa"
+    heads: int = Field(gt=0)
+    kv_heads: int = Field(gt=0)
+    head_dim: int = Field(gt=0)
+    qk_norm: bool = False
+    qkv_bias: bool = False
+    output_bias: bool = False
+
+
+class Mlp(Part):
+    """The gated MLP of every draft layer: ``down(act(gate(x)) * up(x))``."""
+
+    width: int = Field(gt=0)
+    activation: str = "silu"
+    bias: bool = False
+
+
+class Layers(Part):
+    """The decoder layers. Layer 0 takes [norm(embedding), norm(hidden)]; the others are plain.
+
+    Attributes:
+        count: number of layers.
+        windows: for each layer its sliding window in positions (the current one included), or None.
+    """
+
+    count: int = Field(gt=0)
+    attention: Attention
+    mlp: Mlp
+    norm_eps: float
+    windows: tuple[int | None, ...]
+
+    @model_validator(mode="after")
+    def _one_window_a_layer(self) -> Self:
+        if len(self.windows) != self.count:
+            raise ValueError(f"{len(self.windows)} windows for {self.count} layers")
+        return self
+
+
+class Vocabulary(Part):
+    """Which tokens the draft can propose, and whose tables it uses.
+
+    Attributes:
+        target_size: rows of the target's vocabulary, V.
+        draft_size: rows of the draft's head, D.
+        mapped: a d2t map stands between the two; without one draft ids are target ids.
+        head: ``own`` (``lm_head.weight``), ``tied`` (the embedding table), or the ``target``'s.
+        embeddings: the table that is really used: ``own`` or the ``target``'s.
+        logit_scale: factor on the logits (no effect on a greedy draft).
+    """
+
+    target_size: int = Field(gt=0)
+    draft_size: int = Field(gt=0)
+    mapped: bool
+    head: Literal["own", "tied", "target"] = "own"
+    embeddings: Literal["own", "target"] = "own"
+    logit_scale: float = 1.0
+
+
+class ParallelDrafting(Part):
+    """P-EAGLE: all draft tokens in one pass, unknown inputs replaced by a mask."""
+
+    mask_token_id: int | None = None
+
+
+class Draft(Part):
+    """One EAGLE-3 draft network.
+
+    Attributes:
+        hidden_size: the draft's width, H.
+        taps: for each block of fc's input, in fc's own order, how many target decoder layers its
+            residual stream has passed: 0 is the embedding output, k the stream entering layer k,
+            L the stream after the last layer and before the final norm. None: the default triple
+            ``(2, L // 2, L - 3)``, which every framework resolves from the target's depth L alike.
+        fc: the projection; None for drafts that read the target's last hidden state directly
+            (``use_aux_hidden_state: false``).
+        residual: what layer 0 adds attention's output to: the ``raw`` hidden state or the ``normed`` one.
+        feedback: the hidden state a draft step hands to the next: before or after the final norm.
+        max_position: positions that the draft's config declares.
+        speculative_tokens: proposed tokens a step that the trainer recommends.
+        trains_embeddings: the embedding table was trained (so it differs from the target's).
+    """
+
+    hidden_size: int = Field(gt=0)
+    target: Target
+    taps: tuple[int, ...] | None
+    fc: Fc | None
+    layers: Layers
+    residual: Literal["raw", "normed"] = "raw"
+    feedback: Literal["pre-norm", "post-norm"] = "pre-norm"
+    rope: Rope = Rope()
+    max_position: int | None = None
+    vocabulary: Vocabulary
+    parallel: ParallelDrafting | None = None
+    quantisation: str | None = None
+    dtype: Dtype = "bfloat16"
+    speculative_tokens: int | None = None
+    trains_embeddings: bool = False
+
+    @model_validator(mode="after")
+    def _taps_match_blocks(self) -> Self:
+        if self.taps is not None:
+            if self.fc is None:
+                raise ValueError("a draft without fc has no taps")
+            if len(self.taps) != self.fc.blocks:
+                raise ValueError(f"{len(self.taps)} taps for {self.fc.blocks} fc blocks")
+            if any(tap < 0 for tap in self.taps):
+                raise ValueError(f"taps count passed layers and cannot be negative: {self.taps}")
+        return self
+
+    def resolved_taps(self, target_layers: int | None = None) -> tuple[int, ...] | None:
+        """The taps with the default triple filled in.
+
+        Args:
+            target_layers: depth of the target, L; taken from `target` when not given.
+
+        Returns:
+            The taps, or None where the draft has no fc or the depth is not known.
+        """
+        depth = target_layers if target_layers is not None else self.target.layers
+        if self.taps is not None or self.fc is None or depth is None:
+            return self.taps
+        return default_taps(depth)
+
+
+def default_taps(target_layers: int) -> tuple[int, int, int]:
+    """The triple that vLLM, SGLang, speculators and SpecForge all use when no ids are given.
+
+    Source: vLLM 0.32 ``interfaces.py`` and speculators 0.9 ``utils.py``: (2, L // 2, L - 3) entering
+    layer k; SGLang 0.5.23 and SpecForge count outputs: (1, L // 2 - 1, L - 4), the same streams.
+    """
+    return (2, target_layers // 2, target_layers - 3)
