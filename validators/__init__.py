@@ -1,0 +1,1 @@
+"""What the networks compute: the reference draft, the target, and acceptance."""
