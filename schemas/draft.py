@@ -75,12 +75,15 @@ class Rope(Part):
         scaling: transformers' ``rope_type``; ``None`` is the plain rotation.
         parameters: the scaling's own numbers under transformers' names (``factor``,
             ``original_max_position_embeddings``, ``low_freq_factor`` ...), without theta and type.
+        mrope_sections: how a head is shared between time, height and width positions; equal to the
+            plain rotation wherever the three are equal, as for text.
     """
 
     theta: float = 10000.0
     partial: float = 1.0
     scaling: Literal["linear", "dynamic", "yarn", "llama3", "longrope"] | None = None
     parameters: dict[str, Any] = {}
+    mrope_sections: tuple[int, ...] | None = None
 
 
 class Attention(Part):

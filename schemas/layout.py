@@ -1,13 +1,14 @@
 """What a layout is: one framework's dialect, read into a `Draft` and written back out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Finding
+from eagle3_interop.schemas.tensors import Spelling
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,29 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
+class TargetFacts:
+    """What the target's own config says (its text config, where it has several).
+
+    Attributes:
+        name: Hub id or path, as it shall be written where a layout names the verifier.
+        hidden_size: width of its residual stream, T.
+        layers: its depth, L.
+        vocab_size: rows of its embedding table, V.
+        model_type: transformers' model type of the language model.
+        architectures: of the whole model.
+        max_position: positions that it declares, if it does.
+    """
+
+    name: str
+    hidden_size: int
+    layers: int
+    vocab_size: int
+    model_type: str
+    architectures: tuple[str, ...] = ()
+    max_position: int | None = None
+
+
+@dataclass(frozen=True)
 class Reading:
     """What a layout's reader found.
 
@@ -47,6 +71,7 @@ class Reading:
         unused: stored names that the framework reads past (each explained by a finding).
         maps: d2t and t2d as the framework resolves them, where they had to be derived.
         findings: every default, disagreement and refusal met on the way.
+        extras: config keys that no schema here knows, to be carried over.
     """
 
     draft: Draft
@@ -54,3 +79,65 @@ class Reading:
     unused: tuple[str, ...] = ()
     maps: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
+    extras: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a writer is told beside the network itself.
+
+    Attributes:
+        target: the target's facts, where it was given.
+        verifier: how to name the verifier in layouts that do: a Hub id or a path.
+        stock: refuse what needs the SGLang plugin.
+        own_embeddings: the draft's table differs from the target's, or was trained.
+        extras: keys of the source that are carried over.
+    """
+
+    target: TargetFacts | None = None
+    verifier: str | None = None
+    stock: bool = False
+    own_embeddings: bool = False
+    extras: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How a layout writes a draft down.
+
+    Attributes:
+        config: config.json.
+        spelling: how tensors are named.
+        findings: choices made, and refusals.
+        full_map: what to do with a map between equal vocabularies: ``keep`` or ``drop``.
+        strict_maps: the loader needs d2t ascending and int64, and t2d beside it as bool.
+        later_norms_twice: write the norm of layers >= 1 under both names.
+        zeros: canonical names of biases that the loader creates and would leave uninitialised.
+        embeddings: whether the loader uses a stored table (``used``) or replaces it (``replaced``).
+        target_head: the loader can share the target's head.
+        tied_head: the loader can tie the head to its embeddings.
+    """
+
+    config: dict[str, Any]
+    spelling: Spelling
+    findings: tuple[Finding, ...] = ()
+    full_map: Literal["keep", "drop"] = "drop"
+    strict_maps: bool = False
+    later_norms_twice: bool = False
+    zeros: tuple[str, ...] = ()
+    embeddings: Literal["used", "replaced"] = "used"
+    target_head: bool = True
+    tied_head: bool = False
+
+
+class Layout(Protocol):
+    """One framework's dialect: a module of this package with these three functions."""
+
+    def recognise(self, config: Mapping[str, Any], names: Sequence[str]) -> str | None:
+        """The sign by which a folder is this layout, or None."""
+
+    def read(self, source: Source, target: TargetFacts | None) -> Reading:
+        """Read as the framework's own loader does."""
+
+    def write(self, draft: Draft, wishes: Wishes) -> Writing:
+        """Write so that the framework's own loader reads back the same network."""

@@ -1,0 +1,411 @@
+"""The registry of finding codes: what each means for acceptance, and what to do."""
+
+from typing import Literal, NamedTuple
+
+Severity = Literal["error", "warning", "note"]
+
+
+class Code(NamedTuple):
+    """One entry: its severity, what it means, and the way out."""
+
+    severity: Severity
+    meaning: str
+    fix: str = ""
+
+
+_PLUGIN = "Serve with the SGLang plugin, or with vLLM, which compute it."
+
+CODES: dict[str, Code] = {
+    # What a folder contains.
+    "broken-file": Code(
+        "error", "A weight file is damaged or not what its name says.", "Fetch the file again."
+    ),
+    "broken-config": Code(
+        "error", "config.json cannot be read as one JSON object.", "Fetch config.json again."
+    ),
+    "broken-index": Code(
+        "error",
+        "The index names files or tensors that are elsewhere, missing or unsafe.",
+        "Fetch the index again.",
+    ),
+    "no-config": Code("error", "The folder holds no config.json.", "Give a model's folder."),
+    "no-weights": Code(
+        "error", "The folder holds no weight files.", "Give the folder that holds them."
+    ),
+    "unreadable-pickle": Code(
+        "error",
+        "A .bin file holds more than tensors. Code in pickles is never run.",
+        "Save the weights as safetensors in the trainer.",
+    ),
+    "code-in-pickle": Code(
+        "error",
+        "A .bin file would run code when loaded; it was not.",
+        "Save the weights as safetensors in the trainer.",
+    ),
+    "unknown-dtype": Code("error", "A tensor's dtype is one that cannot be computed with here."),
+    "outside-index": Code("warning", "The index leaves something out that lies in the folder."),
+    "map-in-side-file": Code(
+        "note", "The vocabulary map was taken from a side file of the trainer."
+    ),
+    "duplicate-tensor": Code(
+        "error",
+        "Two entries are the same tensor; which one a loader ends with is a matter of order.",
+        "Keep the one that is meant.",
+    ),
+    "bad-config": Code(
+        "error", "A config key has a value that no framework accepts.", "Correct the value."
+    ),
+    "cast-overflow": Code(
+        "error", "The new dtype cannot hold the values.", "Choose --dtype bfloat16 or float32."
+    ),
+    # Which layout it is.
+    "wrong-layout": Code(
+        "error",
+        "The folder is not written in the layout that the command names.",
+        "Use the command named.",
+    ),
+    "not-recognised": Code(
+        "error",
+        "No sign of a layout that this tool knows.",
+        "Name the layout: speculators-to-..., sglang-to-... or vllm-to-....",
+    ),
+    "recognised": Code("note", "The layout that auto found, and by which sign."),
+    # Kinds of drafts that are recognised, and not carried yet.
+    "quantised-draft": Code(
+        "error",
+        "Scales and ignore lists of a quantised draft are not carried yet.",
+        "Convert the unquantised draft and quantise in the serving framework.",
+    ),
+    "mla-draft": Code(
+        "error",
+        "Drafts with multi-head latent attention are not carried yet.",
+        "SGLang and vLLM both read this layout's own folder.",
+    ),
+    "parallel-draft": Code(
+        "error",
+        "Parallel drafting (P-EAGLE) is not carried yet; SGLang would run it as plain "
+        "autoregression.",
+        "Serve the folder with vLLM as it is.",
+    ),
+    # Defaults that were taken.
+    "class-default": Code("note", "A key is absent and the framework's own class default counts."),
+    "flag-default": Code("note", "A flag is absent and the framework's own default counts."),
+    "residual-default": Code(
+        "warning",
+        "norm_before_residual is absent, and frameworks disagree on what that means. Wrong, it costs about a "
+        "sixth of the accepted tokens.",
+        "If it was trained otherwise: --set residual=raw or --set residual=normed.",
+    ),
+    "layer-type-default": Code(
+        "warning",
+        "The kind of decoder layer is absent, and readers disagree on it.",
+        "Add transformer_layer_config.model_type to the source.",
+    ),
+    "layer-type": Code("error", "A kind of decoder layer that this framework does not build."),
+    "default-taps": Code(
+        "note",
+        "No ids: every framework feeds the same default triple.",
+        "If the draft was trained on other layers: --taps LIST.",
+    ),
+    "unknown-keys": Code("note", "Config keys that no schema here knows; kept as they are."),
+    "unsupported-key": Code(
+        "error",
+        "A config key changes what the draft computes, and cannot be carried.",
+        "Set the key to its neutral value if the draft was trained without it.",
+    ),
+    "unknown-architecture": Code("warning", "The class name is none that the framework registers."),
+    # Taps.
+    "taps-unknown": Code(
+        "error",
+        "Nothing says which target layers fc's blocks were trained on.",
+        "--taps LIST, in fc's own order.",
+    ),
+    "taps-mismatch": Code(
+        "error", "The ids do not fit the number of fc blocks.", "--taps LIST, in fc's own order."
+    ),
+    "taps-out-of-range": Code(
+        "error", "A tap lies outside the target.", "--taps LIST, or another --target."
+    ),
+    "taps-reordered": Code(
+        "warning",
+        "Engines feed hidden states in the order of the layers, each once, whatever the list says.",
+        "If the trainer concatenated in the listed order: --taps LIST.",
+    ),
+    "taps-permuted": Code(
+        "note", "fc's column blocks were permuted to the order that engines feed (bit-exact)."
+    ),
+    "taps-merged": Code(
+        "note", "Blocks of one tap were summed: exact in real numbers, rounded once."
+    ),
+    "taps-unmergeable": Code(
+        "error",
+        "A tap is repeated under a norm over the whole concatenation, whose mean would change.",
+        "Train without norm_before_fc, or give distinct taps.",
+    ),
+    "nested-ids": Code(
+        "warning",
+        "Ids stand only where this framework either ignores them or counts them otherwise.",
+        "Use the command for the framework that wrote them, or --taps LIST.",
+    ),
+    "ids-unread": Code(
+        "note", "Ids stand in a place that this framework does not read; they agree."
+    ),
+    "ids-disagree": Code(
+        "error", "Ids in two places name different taps.", "--taps LIST, in fc's own order."
+    ),
+    "plain-rule": Code(
+        "warning",
+        "Ids were written by SGLang's plain rule, as the target is not known.",
+        "Give --target.",
+    ),
+    "target-rule": Code(
+        "warning", "Ids were written by the rule of this target's own class in SGLang."
+    ),
+    "no-such-ids": Code("error", "No list of ids makes this target capture these taps."),
+    "end-tap": Code(
+        "error",
+        "A tap after the last layer is one that this target never captures.",
+        "Serve with vLLM.",
+    ),
+    "embedding-tap": Code(
+        "error", "A tap on the embeddings is one that this target fails on.", "Serve with SGLang."
+    ),
+    # Tensors.
+    "missing-tensor": Code(
+        "error",
+        "A tensor is absent; loaders leave it at its initial value.",
+        "Fetch the checkpoint again.",
+    ),
+    "missing-head": Code(
+        "error",
+        "The head is absent, and loaders fill it with random or wrong rows: accept length 1.",
+        "Give --target, and it is taken from there.",
+    ),
+    "missing-norm": Code(
+        "error",
+        "The norm of a later layer stands under a name that this framework does not read.",
+        "Use the command for the framework that wrote it.",
+    ),
+    "unknown-tensor": Code(
+        "error",
+        "A tensor that no loader knows, and most drop without a word.",
+        "Remove it from the file.",
+    ),
+    "unused-tensor": Code(
+        "error", "A tensor is stored that the framework, by this config, runs without."
+    ),
+    "shape-mismatch": Code(
+        "error",
+        "A tensor's shape is not what the config implies.",
+        "Correct the config, or fetch the file again.",
+    ),
+    "dropped-tensor": Code(
+        "note", "A tensor that every reader computes or takes from the target; left out."
+    ),
+    "foreign-name": Code(
+        "warning", "The framework's own loader does not know this spelling; it was understood."
+    ),
+    "unused-norm": Code(
+        "note", "A second spelling of a norm that this framework never uses; left out."
+    ),
+    "unused-head": Code(
+        "error",
+        "A head is stored that this config replaces.",
+        "--set vocabulary.head=own if it was trained, or remove the tensor.",
+    ),
+    "unused-fc": Code("note", "fc is stored, and this config runs without it; left out."),
+    "zero-bias": Code("note", "All-zero biases were left out: not every framework has them."),
+    "zero-bias-added": Code(
+        "note",
+        "Zero biases were written: the destination creates them, and would leave them uninitialised.",
+    ),
+    "layer-count": Code(
+        "warning", "The config counts more layers than there are tensors; the tensors count."
+    ),
+    "layer-count-short": Code(
+        "error",
+        "The config counts fewer layers than there are tensors; loaders drop the rest.",
+        "Say which is right: --set layers.count=N.",
+    ),
+    "fc-width": Code(
+        "error",
+        "fc is not as wide as any number of the target's hidden states.",
+        "Give the right target_hidden_size.",
+    ),
+    "fc-blocks": Code(
+        "warning", "The framework would size fc wrongly from this config, and fail to load."
+    ),
+    "norm-twice": Code(
+        "note", "Norms of later layers are written under both names that readers use."
+    ),
+    "window-unread": Code(
+        "error",
+        "A sliding window stands in the config, and this framework attends to everything.",
+        "--set layers.windows=none if it was trained without one; else convert from the layout it was trained in.",
+    ),
+    "residual-unread": Code(
+        "error",
+        "norm_before_residual is true, and this framework never reads it.",
+        "--set residual=normed if it was trained so, else --set residual=raw.",
+    ),
+    "logit-scale-unread": Code(
+        "warning", "logit_scale is set, and this framework does not read it."
+    ),
+    "partial-rotary-unread": Code(
+        "warning", "partial_rotary_factor is set, and this framework does not read it."
+    ),
+    "null-target-width": Code(
+        "warning", "target_hidden_size is null, which some loaders fail on; it is left out."
+    ),
+    # Vocabulary.
+    "map-size": Code(
+        "error", "A vocabulary map belongs to another vocabulary.", "Fetch the matching map."
+    ),
+    "bad-map": Code(
+        "error",
+        "d2t, read as offsets, leaves the vocabulary or repeats tokens.",
+        "Write target id minus draft id into d2t.",
+    ),
+    "map-disagrees": Code(
+        "error",
+        "d2t and t2d name different tokens: somebody's mistake.",
+        "Find out which is right, and remove or correct the other.",
+    ),
+    "map-order": Code(
+        "error",
+        "d2t is not ascending, where the trainer sorts: head rows and map disagree.",
+        "Find out in which order the head's rows stand.",
+    ),
+    "zero-map": Code(
+        "error",
+        "d2t is all zero with a reduced vocabulary: it was never set.",
+        "Fetch the map from the trainer.",
+    ),
+    "prefix-map": Code(
+        "warning",
+        "The draft vocabulary is the first tokens of the target's: often a map that was never set.",
+    ),
+    "missing-map": Code(
+        "error",
+        "A reduced vocabulary without a map; loaders take the first tokens.",
+        "Put d2t into the file, or eagle_meta.pt beside it.",
+    ),
+    "map-derived": Code("note", "d2t was derived from t2d."),
+    "map-rebuilt": Code("note", "t2d was rebuilt from d2t."),
+    "map-sorted": Code("note", "The map was sorted, and the head's rows with it."),
+    "map-dropped": Code("note", "A map between two equal vocabularies was dropped."),
+    "full-vocabulary-map": Code(
+        "error", "A map that permutes the full vocabulary.", "Only SGLang's own class applies it."
+    ),
+    "no-draft-vocabulary-size": Code(
+        "warning", "draft_vocab_size is absent, on which SGLang fails."
+    ),
+    "target-head": Code("note", "The head is the target's."),
+    "head-from-target": Code("note", "The head was gathered from the target, row by row."),
+    "head-needs-target": Code(
+        "error",
+        "The destination needs the head's own table, which the target owns.",
+        "Give --target.",
+    ),
+    "head-from-embeddings": Code(
+        "note", "The head is tied to an embedding table, which was written out as the head."
+    ),
+    "target-embeddings": Code("note", "The embedding table is the target's."),
+    "embeddings-replaced": Code(
+        "note", "SGLang uses the target's embedding table, not the stored one."
+    ),
+    "embeddings-unverified": Code(
+        "warning",
+        "The stored embedding table may differ from the target's; frameworks then use different ones.",
+        "Give --target, and the two are compared.",
+    ),
+    "embeddings-equal": Code("note", "The stored embedding table equals the target's."),
+    "embeddings-left-out": Code(
+        "note", "The stored table differs from the target's, which alone was ever used; left out."
+    ),
+    "own-embeddings": Code(
+        "error", "The draft's own embedding table differs from the target's.", _PLUGIN
+    ),
+    "wrong-target": Code(
+        "error", "Draft and target do not belong together.", "Give the target it was trained for."
+    ),
+    # Rope.
+    "nested-rope": Code(
+        "error",
+        "rope is given for each attention type; a draft has one.",
+        "Say which: --set rope.theta=VALUE.",
+    ),
+    "rope-disagrees": Code(
+        "warning",
+        "The two forms of rope in the config differ.",
+        "If the other was trained: --set rope.theta=VALUE.",
+    ),
+    "unknown-rope": Code("error", "A kind of rope scaling that cannot be carried."),
+    "rope-differs": Code(
+        "error",
+        "Frameworks compute this kind of rope scaling differently.",
+        "Train with another kind, or serve where it was trained for.",
+    ),
+    # What a destination lacks.
+    "residual-normed": Code("error", "The residual is the normed hidden state.", _PLUGIN),
+    "qk-norm": Code("error", "q and k are normed.", _PLUGIN),
+    "qkv-bias": Code("error", "q, k and v have biases.", _PLUGIN),
+    "output-bias": Code("error", "o_proj has a bias."),
+    "mlp-bias": Code("error", "The MLP has biases."),
+    "fc-bias": Code(
+        "error", "fc has a bias that is not zero.", "Only SGLang's own class computes it."
+    ),
+    "sliding-window": Code("error", "Attention slides.", _PLUGIN),
+    "mixed-windows": Code("error", "Layers slide by different widths."),
+    "activation": Code(
+        "error", "The MLP's activation is not silu.", "Only speculators computes it."
+    ),
+    "other-width": Code("error", "Draft and target are not equally wide."),
+    "no-fc": Code("error", "The draft reads the target's last hidden state without an fc."),
+    "no-fc-runner": Code("warning", "Drafts without fc run in vLLM's V1 model runner only."),
+    "both-fc-norms": Code("error", "norm_before_fc and fc_norm together."),
+    "one-equal-tap": Code(
+        "error", "fc is as wide as the draft, and would be skipped.", "Serve with vLLM."
+    ),
+    "logit-scale": Code("error", "The draft's logits are scaled.", "Only vLLM computes it."),
+    "partial-rotary": Code("error", "Only a part of each head is rotated."),
+    "mrope": Code(
+        "error", "Multimodal rope.", "--set rope.mrope_sections=none for a text-only draft."
+    ),
+    "biases-differ": Code(
+        "error",
+        "One flag switches different biases on in each framework.",
+        "Convert for one framework.",
+    ),
+    "needs-sglang-plugin": Code(
+        "warning",
+        "SGLang's own class does not compute this network; with our plugin it does. Without the plugin SGLang "
+        "refuses the folder.",
+        "Start SGLang with SGLANG_EXTERNAL_MODEL_PACKAGE=eagle3_interop.sglang_plugin.",
+    ),
+    # Choices of a conversion.
+    "set-by-user": Code("note", "The user's word counts."),
+    "cast": Code("note", "The weights were cast."),
+    "position-raised": Code("note", "max_position_embeddings was raised to the target's."),
+    "position-short": Code(
+        "warning",
+        "The draft declares fewer positions than its target; SGLang refuses a longer context.",
+        "Give --target, and it is raised.",
+    ),
+    "kv-shape": Code(
+        "warning",
+        "Head size or KV heads differ from the target's: some engines share pages by them.",
+    ),
+    "no-verifier": Code(
+        "error", "The destination names its verifier, and none is known.", "--target-name ORG/NAME."
+    ),
+    "verifier-name": Code(
+        "warning",
+        "The verifier is named by what the source or --target said.",
+        "--target-name ORG/NAME names it.",
+    ),
+    "speculative-tokens": Code("note", "The number of draft tokens is not known; 3 was written."),
+    "link-copied": Code("note", "Files on another file system were copied, not linked."),
+    "code-left": Code("note", "Code files are never carried along."),
+    "engine-version": Code("note", "The destination needs a recent version for this feature."),
+}

@@ -1,0 +1,289 @@
+"""transformers' config classes as the frameworks use them: their defaults for absent keys, and rope.
+
+Each class states what transformers 5.19 itself fills in when a key is absent (a test compares every
+default with the installed class). Only keys that decide what a draft computes are named; all others
+are kept in `model_extra` and reported by the layouts.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+
+from eagle3_interop.schemas.draft import Rope
+from eagle3_interop.schemas.findings import Finding, Refused, finding
+
+
+class DecoderConfig(BaseModel):
+    """Keys shared by the decoder configs that a draft's layers are described with."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+
+    vocab_size: PositiveInt
+    hidden_size: PositiveInt
+    intermediate_size: PositiveInt
+    num_hidden_layers: PositiveInt
+    num_attention_heads: PositiveInt
+    num_key_value_heads: PositiveInt | None = None
+    head_dim: PositiveInt | None = None
+    hidden_act: str = "silu"
+    rms_norm_eps: float = Field(default=1e-6, gt=0, allow_inf_nan=False)
+    max_position_embeddings: PositiveInt | None = None
+    rope_theta: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    rope_scaling: dict[str, Any] | None = None
+    rope_parameters: dict[str, Any] | None = None
+    partial_rotary_factor: float | None = Field(default=None, gt=0, le=1)
+    original_max_position_embeddings: PositiveInt | None = None
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    tie_word_embeddings: bool = False
+    layer_types: list[str] | None = None
+    sliding_window: PositiveInt | None = None
+    use_sliding_window: bool | None = None
+    max_window_layers: int | None = None
+
+    @property
+    def kv_heads(self) -> int:
+        """Key/value heads; as many as query heads when null."""
+        return self.num_key_value_heads or self.num_attention_heads
+
+    @property
+    def head_size(self) -> int:
+        """Width of one head; ``hidden_size // num_attention_heads`` when null."""
+        return self.head_dim or self.hidden_size // self.num_attention_heads
+
+
+class LlamaConfig(DecoderConfig):
+    """transformers' LlamaConfig."""
+
+    vocab_size: PositiveInt = 32000
+    hidden_size: PositiveInt = 4096
+    intermediate_size: PositiveInt = 11008
+    num_hidden_layers: PositiveInt = 32
+    num_attention_heads: PositiveInt = 32
+    max_position_embeddings: PositiveInt | None = 2048
+
+
+class Qwen2Config(DecoderConfig):
+    """transformers' Qwen2Config."""
+
+    vocab_size: PositiveInt = 151936
+    hidden_size: PositiveInt = 4096
+    intermediate_size: PositiveInt = 22016
+    num_hidden_layers: PositiveInt = 32
+    num_attention_heads: PositiveInt = 32
+    num_key_value_heads: PositiveInt | None = 32
+    max_position_embeddings: PositiveInt | None = 32768
+    use_sliding_window: bool | None = False
+    sliding_window: PositiveInt | None = 4096
+    max_window_layers: int | None = 28
+
+
+class Qwen3Config(Qwen2Config):
+    """transformers' Qwen3Config."""
+
+    head_dim: PositiveInt | None = 128
+
+
+class MistralConfig(DecoderConfig):
+    """transformers' MistralConfig."""
+
+    vocab_size: PositiveInt = 32000
+    hidden_size: PositiveInt = 4096
+    intermediate_size: PositiveInt = 14336
+    num_hidden_layers: PositiveInt = 32
+    num_attention_heads: PositiveInt = 32
+    num_key_value_heads: PositiveInt | None = 8
+    max_position_embeddings: PositiveInt | None = 131072
+    sliding_window: PositiveInt | None = 4096
+
+
+class Phi3Config(DecoderConfig):
+    """transformers' Phi3Config."""
+
+    vocab_size: PositiveInt = 32064
+    hidden_size: PositiveInt = 3072
+    intermediate_size: PositiveInt = 8192
+    num_hidden_layers: PositiveInt = 32
+    num_attention_heads: PositiveInt = 32
+    rms_norm_eps: float = Field(default=1e-5, gt=0, allow_inf_nan=False)
+    max_position_embeddings: PositiveInt | None = 4096
+    original_max_position_embeddings: PositiveInt | None = 4096
+
+
+CONFIGS: dict[str, type[DecoderConfig]] = {
+    "llama": LlamaConfig,
+    "mistral": MistralConfig,
+    "phi3": Phi3Config,
+    "qwen2": Qwen2Config,
+    "qwen3": Qwen3Config,
+}
+
+_DECIDING = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "hidden_act",
+    "rms_norm_eps",
+)
+"""Keys whose default, when it is used, is said: a wrong one changes the network."""
+
+
+def parse(
+    config: Mapping[str, Any], kind: type[DecoderConfig], where: str, say: Callable[[Finding], None]
+) -> DecoderConfig:
+    """Validate a config against a class and say which deciding defaults were taken.
+
+    Args:
+        config: the raw keys.
+        kind: the class whose defaults its framework would use.
+        where: prefix of key names in messages (``config.json`` or ``transformer_layer_config``).
+        say: receives a ``class-default`` note for each deciding key that is absent.
+
+    Raises:
+        Refused: a key is missing without a default, or has an impossible value.
+    """
+    try:
+        parsed = kind.model_validate(dict(config))
+    except ValidationError as error:
+        raise Refused(
+            finding(
+                "bad-config",
+                f"{where}: {'.'.join(str(part) for part in item['loc'])}",
+                f"{item['msg']} (found {item.get('input')!r}).",
+            )
+            for item in error.errors(include_url=False)
+        ) from None
+    for key in _DECIDING:
+        default = getattr(parsed, key)
+        if key not in config and default is not None:
+            message = f"absent: {kind.__name__}'s own default {default!r} counts."
+            say(finding("class-default", f"{where}: {key}", message))
+    return parsed
+
+
+_SCALINGS = ("linear", "dynamic", "yarn", "llama3", "longrope")
+_SPOKEN = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "mrope_section"}
+_NEED_ORIGINAL = ("llama3", "yarn", "longrope")
+
+
+def read_rope(
+    parsed: DecoderConfig,
+    where: str,
+    say: Callable[[Finding], None],
+    default_theta: float = 10000.0,
+) -> Rope:
+    """Resolve rope as transformers 5 does (``RotaryEmbeddingConfigMixin``).
+
+    ``rope_scaling``, when it holds anything, stands before ``rope_parameters``; theta comes from the
+    chosen dict, else from the top-level ``rope_theta``, else from the class's default.
+
+    Args:
+        parsed: the decoder config.
+        where: prefix of key names in messages.
+        say: receives findings: disagreement of the two forms, a nested form, an unknown type.
+        default_theta: the class's default base.
+    """
+    old, new = parsed.rope_scaling or {}, parsed.rope_parameters or {}
+    chosen = dict(old or new)
+    nested = sorted(key for key, value in chosen.items() if isinstance(value, dict))
+    if nested:
+        message = (
+            f"rope is given for each attention type ({', '.join(nested)}); "
+            "a draft's layers share one rotary embedding, and each engine picks another of them."
+        )
+        say(finding("nested-rope", f"{where}: rope_parameters", message, settled_by="rope"))
+        chosen = dict(chosen[nested[0]])
+    top_theta = parsed.rope_theta if parsed.rope_theta is not None else default_theta
+    theta = float(chosen.get("rope_theta") or top_theta)
+    if parsed.rope_theta is not None and theta != parsed.rope_theta:
+        message = (
+            f"rope_theta says {parsed.rope_theta:g}, the rope dict says {theta:g}; the dict counts."
+        )
+        say(finding("rope-disagrees", f"{where}: rope_theta", message, settled_by="rope.theta"))
+    if parsed.rope_theta is None and "rope_theta" not in chosen:
+        message = f"no rope_theta anywhere: the class's own default {default_theta:g} counts."
+        say(finding("class-default", f"{where}: rope_theta", message))
+    if old and new and _plain(old, theta) != _plain(new, theta):
+        message = "rope_scaling and rope_parameters differ; transformers 5 takes rope_scaling."
+        say(finding("rope-disagrees", f"{where}: rope_parameters", message, settled_by="rope"))
+    kind = chosen.get("rope_type") or chosen.get("type") or "default"
+    sections = chosen.get("mrope_section")
+    if kind == "mrope" or sections is not None:
+        kind = "default"
+    if kind != "default" and kind not in _SCALINGS:
+        message = f"rope type {kind!r} is not one that this tool can carry exactly."
+        say(finding("unknown-rope", f"{where}: rope_type", message, settled_by="rope"))
+        kind = "default"
+    numbers = {key: value for key, value in chosen.items() if key not in _SPOKEN}
+    if kind in _NEED_ORIGINAL and parsed.original_max_position_embeddings is not None:
+        numbers["original_max_position_embeddings"] = parsed.original_max_position_embeddings
+    if kind in _NEED_ORIGINAL and parsed.max_position_embeddings is not None:
+        numbers.setdefault("original_max_position_embeddings", parsed.max_position_embeddings)
+    partial = chosen.get("partial_rotary_factor", parsed.partial_rotary_factor)
+    return Rope(
+        theta=theta,
+        partial=1.0 if partial is None else float(partial),
+        scaling=None if kind == "default" else kind,
+        parameters={} if kind == "default" else numbers,
+        mrope_sections=tuple(sections) if sections else None,
+    )
+
+
+def _plain(rope: Mapping[str, Any], theta: float) -> dict[str, Any]:
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    rest = {key: value for key, value in rope.items() if key not in ("rope_type", "type")}
+    return {"rope_theta": theta, **rest, "kind": kind}
+
+
+def write_rope(rope: Rope) -> dict[str, Any]:
+    """Both forms of the same rope: transformers 5's ``rope_parameters`` and transformers 4's pair.
+
+    Returns:
+        ``rope_parameters``, ``rope_theta`` and ``rope_scaling`` (null for the plain rotation).
+    """
+    kind = rope.scaling or "default"
+    numbers: dict[str, Any] = dict(rope.parameters)
+    if rope.partial != 1.0:
+        numbers["partial_rotary_factor"] = rope.partial
+    if rope.mrope_sections:
+        numbers["mrope_section"] = list(rope.mrope_sections)
+    written: dict[str, Any] = {
+        "rope_parameters": {"rope_type": kind, "rope_theta": rope.theta, **numbers},
+        "rope_theta": rope.theta,
+        "rope_scaling": None,
+    }
+    if rope.scaling or rope.mrope_sections:
+        # transformers 5 lets rope_scaling replace rope_parameters, so it must say everything.
+        written["rope_scaling"] = {"rope_type": kind, "rope_theta": rope.theta, **numbers}
+    if rope.partial != 1.0:
+        written["partial_rotary_factor"] = rope.partial
+    return written
+
+
+def read_windows(
+    parsed: DecoderConfig, model_type: str, rule: Literal["layer_types", "transformers"]
+) -> tuple[int | None, ...]:
+    """Each layer's sliding window in positions, or None.
+
+    Args:
+        parsed: the decoder config.
+        model_type: whose rule fills in absent ``layer_types``.
+        rule: ``layer_types`` (vLLM and speculators for llama): only listed ``sliding_attention``
+            layers slide; ``transformers``: absent layer_types are filled in as the class does.
+    """
+    types = parsed.layer_types
+    window = parsed.sliding_window
+    if model_type in ("qwen2", "qwen3") and not parsed.use_sliding_window:
+        window = None
+    if types is None and rule == "transformers" and model_type in ("qwen2", "qwen3"):
+        first = parsed.max_window_layers or 0
+        return tuple(window if i >= first else None for i in range(parsed.num_hidden_layers))
+    types = types or []
+    return tuple(
+        window if i < len(types) and types[i] == "sliding_attention" else None
+        for i in range(parsed.num_hidden_layers)
+    )

@@ -1,0 +1,202 @@
+"""What each framework's draft class computes, as data: one table for reading and for refusing.
+
+Read from, and run against, speculators 0.9, SGLang 0.5.23 and vLLM 0.32 (``docs/frameworks.md`` names the
+places). A reader resolves a config by its class's powers; a writer refuses what the class lacks.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+from eagle3_interop.schemas.draft import Draft
+from eagle3_interop.schemas.findings import Finding, finding
+
+ENGINE_SCALINGS = frozenset({None, "linear", "yarn", "llama3"})
+
+
+@dataclass(frozen=True)
+class Powers:
+    """What one draft class computes. What it lacks it leaves out without a word, or fails on.
+
+    Attributes:
+        engine: framework and class, for messages.
+        residual_normed: reads ``norm_before_residual``.
+        qk_norm: has q/k norms (always, when it has them).
+        attention_biases: the groups that ``attention_bias: true`` creates: ``qkv``, ``output``.
+        mlp_bias: reads ``mlp_bias``.
+        fc_bias: reads ``bias``.
+        windows: slides by ``layer_types`` and ``sliding_window``.
+        own_embeddings: uses the draft's own table when it differs from the target's.
+        any_activation: takes any activation; otherwise silu only.
+        other_width: the target may be wider or narrower than the draft.
+        no_fc: runs without fc on the target's last hidden state.
+        both_fc_norms: can have ``norm_before_fc`` and ``fc_norm`` together.
+        one_equal_tap: applies fc even where its input is as wide as its output.
+        logit_scale: reads ``logit_scale``.
+        partial_rotary: rotates only a part of each head when told so.
+        mrope: understands ``mrope_section``.
+        target_head: can take over the target's head for a draft of full vocabulary.
+        tied_head: can take its embedding table for the head.
+        full_map: a map may stand between two vocabularies of the same size.
+    """
+
+    engine: str
+    residual_normed: bool = True
+    qk_norm: bool = False
+    attention_biases: frozenset[str] = frozenset({"qkv", "output"})
+    mlp_bias: bool = False
+    fc_bias: bool = False
+    windows: bool = True
+    own_embeddings: bool = True
+    any_activation: bool = False
+    other_width: bool = True
+    no_fc: bool = True
+    both_fc_norms: bool = True
+    one_equal_tap: bool = True
+    logit_scale: bool = False
+    partial_rotary: bool = True
+    mrope: bool = True
+    target_head: bool = True
+    tied_head: bool = False
+    full_map: bool = False
+
+
+def both(one: Powers, other: Powers) -> Powers:
+    """What two classes both compute."""
+    merged = {
+        field.name: getattr(one, field.name) & getattr(other, field.name)
+        for field in fields(Powers)
+        if field.name != "engine"
+    }
+    return Powers(engine=f"{one.engine} and {other.engine}", **merged)
+
+
+def lacks(draft: Draft, powers: Powers) -> list[Finding]:
+    """An error for each thing in the network that a class does not compute.
+
+    Args:
+        draft: the network.
+        powers: the class.
+    """
+    return [
+        finding(code, where, message.format(engine=powers.engine))
+        for able, needed, code, where, message in _needs(draft, powers)
+        if needed and not able
+    ]
+
+
+def _needs(draft: Draft, powers: Powers) -> Iterator[tuple[bool, bool, str, str, str]]:
+    layers, attention, vocabulary = draft.layers, draft.layers.attention, draft.vocabulary
+    fc, rope = draft.fc, draft.rope
+    yield (
+        powers.residual_normed,
+        draft.residual == "normed",
+        "residual-normed",
+        "residual",
+        "{engine} always adds the raw hidden state (norm_before_residual is not read).",
+    )
+    yield (
+        powers.qk_norm,
+        attention.qk_norm,
+        "qk-norm",
+        "layers.attention.qk_norm",
+        "{engine} has no q/k norms; q_norm and k_norm would be dropped or fail.",
+    )
+    yield (
+        "qkv" in powers.attention_biases,
+        attention.qkv_bias,
+        "qkv-bias",
+        "layers.attention.qkv_bias",
+        "{engine} has no q/k/v biases; they would be dropped.",
+    )
+    yield (
+        "output" in powers.attention_biases,
+        attention.output_bias,
+        "output-bias",
+        "layers.attention.output_bias",
+        "{engine} has no bias on o_proj; it would be dropped.",
+    )
+    yield (
+        powers.mlp_bias,
+        layers.mlp.bias,
+        "mlp-bias",
+        "layers.mlp.bias",
+        "{engine} has no MLP biases; they would be dropped.",
+    )
+    yield (
+        powers.fc_bias,
+        fc is not None and fc.bias,
+        "fc-bias",
+        "fc.bias",
+        "{engine} has no bias on fc; it would be dropped.",
+    )
+    yield (
+        powers.windows,
+        any(window is not None for window in layers.windows),
+        "sliding-window",
+        "layers.windows",
+        "{engine} reads no sliding window from the config and would attend to everything.",
+    )
+    yield (
+        powers.any_activation,
+        layers.mlp.activation != "silu",
+        "activation",
+        "layers.mlp.activation",
+        f"{{engine}} computes silu only, not {layers.mlp.activation}.",
+    )
+    yield (
+        powers.other_width,
+        draft.target.hidden_size != draft.hidden_size,
+        "other-width",
+        "target.hidden_size",
+        f"{{engine}} wants draft and target equally wide, not {draft.hidden_size} and "
+        f"{draft.target.hidden_size}.",
+    )
+    yield (
+        powers.no_fc,
+        fc is None,
+        "no-fc",
+        "fc",
+        "{engine} always has an fc over tapped states; this draft reads the last hidden state itself.",
+    )
+    yield (
+        powers.both_fc_norms,
+        fc is not None and fc.input_norm and fc.block_norms,
+        "both-fc-norms",
+        "fc",
+        "{engine} refuses norm_before_fc and fc_norm together.",
+    )
+    yield (
+        powers.one_equal_tap,
+        fc is not None and fc.blocks * draft.target.hidden_size == draft.hidden_size,
+        "one-equal-tap",
+        "fc.blocks",
+        "{engine} skips fc without a word where its input is as wide as the draft.",
+    )
+    yield (
+        powers.logit_scale,
+        vocabulary.logit_scale != 1.0,
+        "logit-scale",
+        "vocabulary.logit_scale",
+        "{engine} does not scale the draft's logits.",
+    )
+    yield (
+        powers.partial_rotary,
+        rope.partial != 1.0,
+        "partial-rotary",
+        "rope.partial",
+        "{engine} rotates whole heads only.",
+    )
+    yield (
+        powers.mrope,
+        rope.mrope_sections is not None,
+        "mrope",
+        "rope.mrope_sections",
+        "{engine} knows no multimodal rope; image positions would be rotated otherwise.",
+    )
+    yield (
+        powers.full_map,
+        vocabulary.mapped and vocabulary.draft_size == vocabulary.target_size,
+        "full-vocabulary-map",
+        "vocabulary.mapped",
+        "{engine} takes no map for a draft of full vocabulary.",
+    )

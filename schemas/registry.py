@@ -1,0 +1,34 @@
+"""The layouts by name. A new framework is one page in this package and one row here."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from eagle3_interop.schemas import sglang, speculators, universal, vllm
+from eagle3_interop.schemas.flat import IDS
+from eagle3_interop.schemas.layout import Layout
+
+LAYOUTS: dict[str, Layout] = {
+    "speculators": cast(Layout, speculators),
+    "sglang": cast(Layout, sglang),
+    "vllm": cast(Layout, vllm),
+    "universal": cast(Layout, universal),
+}
+
+SOURCES = ("speculators", "sglang", "vllm")
+"""Layouts that a command can name as its source."""
+
+DESTINATIONS = ("speculators", "sglang", "vllm", "universal")
+"""Layouts that a command can name as its destination."""
+
+
+def recognise(config: Mapping[str, Any], names: Sequence[str]) -> tuple[str, str] | None:
+    """The layout that a folder is written in, and the sign by which it was recognised.
+
+    A flat file with ids only in ``eagle_config`` counts as SGLang's: SpecForge, ModelOpt and SGLang all put
+    them there, and count outputs.
+    """
+    order = ("speculators", "vllm", "sglang") if config.get(IDS) else SOURCES
+    for layout in order:
+        if (sign := LAYOUTS[layout].recognise(config, names)) is not None:
+            return layout, sign
+    return None

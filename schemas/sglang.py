@@ -1,0 +1,250 @@
+"""SGLang 0.5.23: ``LlamaForCausalLMEagle3``, and the two names under which our plugin registers.
+
+Source of the facts: ``srt/models/llama_eagle3.py``, ``srt/models/llama.py`` and each target's
+``set_eagle3_layers_to_capture``.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from eagle3_interop.schemas.draft import Draft
+from eagle3_interop.schemas.findings import Finding, finding
+from eagle3_interop.schemas.flat import (
+    CONFIG,
+    IDS,
+    FlatDialect,
+    FlatKeys,
+    flat_config,
+    mixed_windows,
+    read_flat,
+    zero_biases,
+)
+from eagle3_interop.schemas.layout import Reading, Source, TargetFacts, Wishes, Writing
+from eagle3_interop.schemas.powers import Powers, lacks
+from eagle3_interop.schemas.tensors import Spelling
+
+STOCK = "LlamaForCausalLMEagle3"
+PLUGIN = {False: "Eagle3LlamaForCausalLM", True: "Eagle3Qwen3ForCausalLM"}
+"""The plugin's class, by whether the draft has q/k norms: names that vLLM runs natively and that
+stock SGLang does not know, so that it refuses such a folder loudly."""
+
+SPELLING = Spelling(
+    roots=("", "model."),
+    layer0=("midlayer.", "layers.0."),
+    later_norm="hidden_norm",
+    legacy_norms=True,
+)
+
+POWERS = Powers(
+    engine="SGLang's LlamaForCausalLMEagle3",
+    residual_normed=False,
+    attention_biases=frozenset({"output"}),
+    fc_bias=True,
+    windows=False,
+    own_embeddings=False,
+    one_equal_tap=False,
+    tied_head=True,
+    full_map=True,
+)
+PLUGIN_POWERS = {
+    False: replace(
+        POWERS,
+        engine="SGLang with the plugin",
+        residual_normed=True,
+        attention_biases=frozenset({"qkv", "output"}),
+        windows=True,
+        own_embeddings=True,
+        fc_bias=False,
+        tied_head=False,
+        full_map=False,
+    )
+}
+PLUGIN_POWERS[True] = replace(
+    PLUGIN_POWERS[False], qk_norm=True, attention_biases=frozenset({"qkv"})
+)
+
+_IDS_AS_TAPS_UNLESS_FIRST_IS_ONE = frozenset(
+    {
+        "deepseek_v2",
+        "deepseek_v3",
+        "deepseek_v32",
+        "glm4_moe_lite",
+        "kimi_k2",
+        "kimi_k25",
+        "kimi_vl",
+    }
+)
+_CAPTURES_THE_END = frozenset({"gpt_oss", "minimax_m2", "minimax_m3", "minimax_m3_vl"})
+
+
+def ids_to_taps(ids: list[int], model_type: str | None, layers: int | None) -> list[int]:
+    """What a list in ``eagle_config`` makes a target capture.
+
+    Args:
+        ids: the list.
+        model_type: the target's; None takes the plain rule, id + 1.
+        layers: the target's depth, which gpt_oss compares the largest id with.
+    """
+    if model_type in _IDS_AS_TAPS_UNLESS_FIRST_IS_ONE and ids[0] != 1:
+        return list(ids)
+    if model_type == "gpt_oss" and max(ids) == layers:
+        return list(ids)
+    return [value + 1 for value in ids]
+
+
+def taps_to_ids(taps: Sequence[int], model_type: str | None, layers: int | None) -> list[int]:
+    """The list that makes a target capture these taps: the inverse of `ids_to_taps`.
+
+    Args:
+        taps: ascending, each once.
+        model_type: the target's; None takes the plain rule, tap - 1 (so -1 for the embedding).
+        layers: the target's depth.
+    """
+    plain = [tap - 1 for tap in taps]
+    if model_type in _IDS_AS_TAPS_UNLESS_FIRST_IS_ONE:
+        if taps[0] == 2:
+            return plain
+        # A list beginning with 1 would be shifted, and SGLang captures in layer order anyway.
+        return list(taps) if taps[0] != 1 else [*taps[1:], 1]
+    if model_type == "gpt_oss" and max(taps) == layers:
+        return list(taps)
+    return plain
+
+
+def _ids(
+    keys: FlatKeys, target: TargetFacts | None
+) -> tuple[list[int] | None, str, Callable[[list[int]], list[int]]]:
+    model_type, layers = (target.model_type, target.layers) if target else (None, None)
+    return (
+        keys.nested.eagle_aux_hidden_state_layer_ids,
+        f"{CONFIG}: eagle_config.{IDS}",
+        lambda ids: ids_to_taps(ids, model_type, layers),
+    )
+
+
+def _blocks(keys: FlatKeys, _powers: Powers) -> int:
+    ids = keys.nested.eagle_aux_hidden_state_layer_ids
+    return keys.num_aux_hidden_states or (len(ids) if ids else 3)
+
+
+def _default_taps(target: TargetFacts | None) -> tuple[int, ...] | None:
+    if target is not None and target.model_type == "minimax_m3_vl":
+        return (3, target.layers // 2 + 1, target.layers - 2)
+    return None
+
+
+def _powers(keys: FlatKeys) -> Powers:
+    name = keys.architectures[0] if keys.architectures else ""
+    plugin = {architecture: qk_norm for qk_norm, architecture in PLUGIN.items()}
+    return PLUGIN_POWERS[plugin[name]] if name in plugin else POWERS
+
+
+DIALECT = FlatDialect(
+    engine="SGLang",
+    spelling=SPELLING,
+    powers=_powers,
+    ids=_ids,
+    blocks=_blocks,
+    default_taps=_default_taps,
+    replaces_embeddings=True,
+)
+
+
+def recognise(config: Mapping[str, Any], names: Sequence[str]) -> str | None:  # noqa: ARG001
+    """A flat config with ids in ``eagle_config``, or SGLang's own class and no ids at all."""
+    if "speculators_model_type" in config and "num_hidden_layers" not in config:
+        return None
+    architecture = (config.get("architectures") or [""])[0]
+    nested = config.get("eagle_config")
+    if isinstance(nested, Mapping) and nested.get(IDS):
+        return f"ids in eagle_config (architecture {architecture})"
+    if architecture == STOCK and not config.get(IDS):
+        return f"architecture {STOCK}, no ids"
+    return None
+
+
+def read(source: Source, target: TargetFacts | None) -> Reading:
+    """Read a flat checkpoint as SGLang 0.5.23 does (with the plugin, where the class says so)."""
+    reading = read_flat(source, target, DIALECT)
+    ids = source.config.get(IDS)
+    if not ids:
+        return reading
+    message = f"top-level ids {ids} are not read by SGLang."
+    taps = reading.draft.taps
+    agree = taps is not None and list(taps) == ids
+    code = "ids-unread" if agree else "ids-disagree"
+    if not agree:
+        message += f" They name other taps than what SGLang feeds ({'the default' if taps is None else list(taps)})."
+    say = finding(code, f"{CONFIG}: {IDS}", message, settled_by="" if agree else "taps")
+    return replace(reading, findings=(*reading.findings, say))
+
+
+def write(draft: Draft, wishes: Wishes) -> Writing:
+    """Write for SGLang: its stock class where that computes the network, else the plugin's."""
+    qk_norm = draft.layers.attention.qk_norm
+    same_width = draft.hidden_size == draft.target.hidden_size
+    needs = lacks(draft, POWERS)
+    if wishes.own_embeddings and same_width:
+        message = "SGLang puts the target's embedding table in the place of the draft's own."
+        needs.append(finding("own-embeddings", "vocabulary.embeddings", message))
+    hopeless = lacks(draft, PLUGIN_POWERS[qk_norm])
+    plugin = bool(needs) and not hopeless and not wishes.stock
+    powers = PLUGIN_POWERS[qk_norm] if plugin else POWERS
+    findings: list[Finding] = [*mixed_windows(draft)]
+    if plugin:
+        features = ", ".join(item.where for item in needs)
+        message = (
+            f"SGLang's own class does not compute {features}; the folder names the plugin's class."
+        )
+        findings.append(finding("needs-sglang-plugin", f"{CONFIG}: architectures", message))
+    else:
+        findings += needs
+    architecture = PLUGIN[qk_norm] if plugin else STOCK
+    config = flat_config(draft, architecture, wishes.extras)
+    config["eagle_config"], said = eagle_config(draft, wishes.target)
+    return Writing(
+        config=config,
+        spelling=SPELLING,
+        findings=(*findings, *said),
+        full_map="drop" if plugin else "keep",
+        zeros=zero_biases(draft, powers),
+        embeddings="used" if powers.own_embeddings or not same_width else "replaced",
+        tied_head=powers.tied_head,
+    )
+
+
+def eagle_config(draft: Draft, target: TargetFacts | None) -> tuple[dict[str, Any], list[Finding]]:
+    """The nested keys, ids in SGLang's convention, and what had to be said about them.
+
+    Args:
+        draft: the network, its taps ascending.
+        target: the target's facts; without them the plain rule is used, and said.
+    """
+    if draft.fc is None:
+        return {"use_aux_hidden_state": False}, []
+    written: dict[str, Any] = {"use_aux_hidden_state": True}
+    taps = draft.taps
+    if taps is None:
+        return written, []
+    findings = []
+    where = f"{CONFIG}: eagle_config.{IDS}"
+    model_type, layers = (target.model_type, target.layers) if target else (None, None)
+    ids = taps_to_ids(taps, model_type, layers)
+    written[IDS] = ids
+    if ids_to_taps(ids, model_type, layers) != list(taps) and sorted(ids) != list(taps):
+        message = f"no list of ids makes a {model_type} target capture taps {list(taps)} in SGLang 0.5.23."
+        findings.append(finding("no-such-ids", where, message))
+    if target is None:
+        message = (
+            f"ids {ids} by the plain rule (id = tap - 1); deepseek_v2, glm4_moe_lite and gpt_oss targets "
+            "read ids otherwise."
+        )
+        findings.append(finding("plain-rule", where, message))
+    elif ids != [tap - 1 for tap in taps]:
+        message = f"ids {ids} by SGLang 0.5.23's rule for {model_type}; versions with the plain rule read id + 1."
+        findings.append(finding("target-rule", where, message))
+    if target is not None and taps[-1] == target.layers and model_type not in _CAPTURES_THE_END:
+        message = f"tap {taps[-1]} lies after the last layer, which a {model_type} target in SGLang never captures."
+        findings.append(finding("end-tap", where, message))
+    return written, findings

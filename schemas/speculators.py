@@ -1,0 +1,407 @@
+"""speculators 0.9: ``Eagle3DraftModel`` and its nested config; and the same folder as vLLM 0.32 reads it.
+
+Source of the facts: ``speculators/models/eagle3/{config,core,model_definitions}.py``, ``speculators/model.py``;
+for vLLM ``transformers_utils/configs/speculators/{base,algos}.py``.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+
+from eagle3_interop.schemas.draft import Attention, Draft, Fc, Layers, Mlp, Target, Vocabulary
+from eagle3_interop.schemas.findings import Finding, Refused, finding
+from eagle3_interop.schemas.flat import (
+    BOILERPLATE,
+    CONFIG,
+    IDS,
+    layer_keys,
+    mixed_windows,
+    zero_biases,
+)
+from eagle3_interop.schemas.hf import (
+    CONFIGS,
+    DecoderConfig,
+    parse,
+    read_rope,
+    read_windows,
+)
+from eagle3_interop.schemas.layout import Reading, Source, TargetFacts, Wishes, Writing
+from eagle3_interop.schemas.powers import Powers, lacks
+from eagle3_interop.schemas.reading import Reader, resolve_map
+from eagle3_interop.schemas.tensors import Spelling
+
+LAYER = "transformer_layer_config"
+
+SPELLING = Spelling(roots=("",), layer0=("layers.0.",), later_norm="input_layernorm")
+_VLLM_SPELLING = Spelling(
+    roots=("",), layer0=("layers.0.", "midlayer."), later_norm="input_layernorm"
+)
+
+POWERS = {
+    False: Powers(
+        engine="speculators' llama class",
+        mlp_bias=True,
+        any_activation=True,
+        other_width=False,
+        no_fc=False,
+        both_fc_norms=False,
+        partial_rotary=False,
+        mrope=False,
+        target_head=False,
+    ),
+    True: Powers(
+        engine="speculators' qwen3 class",
+        qk_norm=True,
+        any_activation=True,
+        other_width=False,
+        no_fc=False,
+        both_fc_norms=False,
+        partial_rotary=False,
+        mrope=False,
+        target_head=False,
+    ),
+}
+
+
+class Verifier(BaseModel):
+    """``speculators_config.verifier``."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name_or_path: str | None = None
+    architectures: list[str] = []
+
+
+class Proposal(BaseModel):
+    """One of ``speculators_config.proposal_methods``."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    proposal_type: str = "greedy"
+    speculative_tokens: PositiveInt | None = None
+
+
+class SpeculatorsConfig(BaseModel):
+    """``speculators_config``."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    algorithm: str = "eagle3"
+    default_proposal_method: str = "greedy"
+    proposal_methods: list[Proposal] = []
+    verifier: Verifier = Verifier()
+
+
+class SpeculatorsKeys(BaseModel):
+    """Top-level keys, with the defaults of ``Eagle3SpeculatorConfig``."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    speculators_model_type: Literal["eagle3"] = "eagle3"
+    architectures: list[str] | None = None
+    draft_vocab_size: PositiveInt = 32000
+    norm_before_residual: bool = False
+    target_hidden_size: PositiveInt | None = None
+    eagle_aux_hidden_state_layer_ids: list[int] | None = None
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    norm_output: bool = False
+    embed_requires_grad: bool = False
+    speculators_config: SpeculatorsConfig | None = None
+    transformer_layer_config: dict[str, Any]
+
+
+class VllmLayerConfig(DecoderConfig):
+    """``transformer_layer_config`` as vLLM sees it: bare attributes, with its model code's own defaults."""
+
+    max_position_embeddings: PositiveInt | None = 8192
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Who reads a speculators folder: the library itself, or vLLM."""
+
+    engine: Literal["speculators", "vLLM"]
+    spelling: Spelling
+    default_type: str
+    absent_residual: bool
+
+
+_LIBRARY = _Reader("speculators", SPELLING, "qwen3", absent_residual=False)
+_VLLM = _Reader("vLLM", _VLLM_SPELLING, "llama", absent_residual=True)
+
+
+def recognise(config: Mapping[str, Any], names: Sequence[str]) -> str | None:  # noqa: ARG001
+    """Its own ``speculators_model_type``."""
+    kind = config.get("speculators_model_type")
+    return None if kind is None else f"speculators_model_type {kind}"
+
+
+def read(source: Source, target: TargetFacts | None) -> Reading:
+    """Read as speculators 0.9 does."""
+    return _read(source, target, _LIBRARY)
+
+
+def read_as_vllm(source: Source, target: TargetFacts | None) -> Reading:
+    """Read a speculators folder as vLLM 0.32 does: other defaults, no config classes."""
+    return _read(source, target, _VLLM)
+
+
+def _read_keys(config: Mapping[str, Any]) -> SpeculatorsKeys:
+    try:
+        return SpeculatorsKeys.model_validate(dict(config))
+    except ValidationError as error:
+        raise Refused(
+            finding(
+                "bad-config",
+                f"{CONFIG}: {'.'.join(str(part) for part in item['loc'])}",
+                f"{item['msg']} (found {item.get('input')!r}).",
+            )
+            for item in error.errors(include_url=False)
+        ) from None
+
+
+def _read(source: Source, target: TargetFacts | None, who: _Reader) -> Reading:  # noqa: ARG001
+    reader = Reader(source, who.spelling, who.engine)
+    keys = _read_keys(source.config)
+    model_type = _layer_type(reader, keys, who)
+    kind = VllmLayerConfig if who.engine == "vLLM" else CONFIGS[model_type]
+    parsed = parse(keys.transformer_layer_config, kind, LAYER, reader.add)
+    qk_norm = model_type == "qwen3"
+    width = parsed.hidden_size
+    target_width = keys.target_hidden_size or width
+    blocks = reader.blocks(target_width, _sized(keys, qk_norm, who))
+    ids = keys.eagle_aux_hidden_state_layer_ids
+    taps = reader.taps(ids, f"{CONFIG}: {IDS}", list, blocks)
+    if not ids and blocks == 3:
+        message = "no ids: the default triple (2, L // 2, L - 3) is fed."
+        reader.say("default-taps", f"{CONFIG}: {IDS}", message)
+    for key, default in (("norm_before_fc", False), ("fc_norm", False), ("norm_output", False)):
+        if key not in source.config:
+            reader.say(
+                "flag-default", f"{CONFIG}: {key}", f"absent: {str(default).lower()} counts."
+            )
+    vocabulary, maps = _vocabulary(reader, source.config, keys, parsed)
+    rope_theta = 1e6 if who.engine == "vLLM" and qk_norm else 10000.0
+    rope = read_rope(parsed, LAYER, reader.add, rope_theta)
+    if who.engine == "speculators" and rope.partial != 1.0:
+        message = "the library's llama and qwen3 layers rotate whole heads and never read it."
+        reader.say("partial-rotary-unread", f"{LAYER}: partial_rotary_factor", message)
+        rope = rope.model_copy(update={"partial": 1.0})
+    tokens = [method.speculative_tokens for method in _settings(keys).proposal_methods]
+    draft = Draft(
+        hidden_size=width,
+        target=Target(
+            name=_settings(keys).verifier.name_or_path,
+            hidden_size=target_width,
+            architectures=tuple(_settings(keys).verifier.architectures),
+        ),
+        taps=taps,
+        fc=Fc(
+            blocks=blocks,
+            bias=reader.bias(("fc.bias",), used=False),
+            input_norm=keys.norm_before_fc,
+            block_norms=keys.fc_norm,
+        ),
+        layers=_layers(reader, parsed, model_type, who),
+        residual=_residual(reader, source.config, keys, who),
+        feedback="post-norm" if keys.norm_output else "pre-norm",
+        rope=rope,
+        max_position=parsed.max_position_embeddings,
+        vocabulary=vocabulary,
+        dtype=reader.dtype(),
+        speculative_tokens=next(iter(tokens), None),
+        trains_embeddings=keys.embed_requires_grad,
+    )
+    extras = _extras(reader, source.config)
+    return Reading(draft, reader.names, tuple(reader.unused), maps, tuple(reader.findings), extras)
+
+
+def _settings(keys: SpeculatorsKeys) -> SpeculatorsConfig:
+    return keys.speculators_config or SpeculatorsConfig()
+
+
+def _layer_type(reader: Reader, keys: SpeculatorsKeys, who: _Reader) -> str:
+    model_type = keys.transformer_layer_config.get("model_type")
+    if model_type is None:
+        message = f"absent: {who.engine} takes {who.default_type}."
+        reader.say("layer-type-default", f"{LAYER}: model_type", message)
+        return who.default_type
+    if model_type not in ("llama", "qwen3"):
+        message = f"{who.engine} builds llama and qwen3 layers, not {model_type!r}."
+        reader.say("layer-type", f"{LAYER}: model_type", message)
+        raise Refused(reader.findings)
+    return str(model_type)
+
+
+def _sized(keys: SpeculatorsKeys, qk_norm: bool, who: _Reader) -> int:
+    ids = keys.eagle_aux_hidden_state_layer_ids
+    if who.engine == "vLLM" and not qk_norm:
+        extra = keys.transformer_layer_config.get("num_aux_hidden_states")
+        return extra if isinstance(extra, int) else 3
+    return len(ids) if ids else 3
+
+
+def _residual(
+    reader: Reader, config: Mapping[str, Any], keys: SpeculatorsKeys, who: _Reader
+) -> Literal["raw", "normed"]:
+    if "norm_before_residual" in config:
+        return "normed" if keys.norm_before_residual else "raw"
+    chosen, other = ("normed", "raw") if who.absent_residual else ("raw", "normed")
+    message = (
+        f"absent: {who.engine} adds the {chosen} hidden state, its counterpart the {other} one."
+    )
+    reader.say("residual-default", f"{CONFIG}: norm_before_residual", message)
+    return "normed" if who.absent_residual else "raw"
+
+
+def _layers(reader: Reader, parsed: DecoderConfig, model_type: str, who: _Reader) -> Layers:
+    count = reader.layers(parsed.num_hidden_layers)
+    qk_norm = model_type == "qwen3"
+    # vLLM hands the keys over bare: no config class clears an unused sliding_window there.
+    windows = read_windows(
+        parsed,
+        model_type if who.engine == "speculators" else "",
+        "transformers" if qk_norm else "layer_types",
+    )
+    attends = parsed.attention_bias
+    output = attends and not (who.engine == "vLLM" and qk_norm)
+    qkv = ("q_proj.bias", "k_proj.bias", "v_proj.bias")
+    mlp = ("gate_proj.bias", "up_proj.bias", "down_proj.bias")
+    return Layers(
+        count=count,
+        attention=Attention(
+            heads=parsed.num_attention_heads,
+            kv_heads=parsed.kv_heads,
+            head_dim=parsed.head_size,
+            qk_norm=qk_norm,
+            qkv_bias=reader.bias(qkv, attends),
+            output_bias=reader.bias(("o_proj.bias",), output),
+        ),
+        mlp=Mlp(
+            width=parsed.intermediate_size,
+            activation="silu" if parsed.hidden_act == "swish" else parsed.hidden_act,
+            bias=reader.bias(mlp, parsed.mlp_bias and not qk_norm),
+        ),
+        norm_eps=parsed.rms_norm_eps,
+        windows=(windows + (None,) * count)[:count],
+    )
+
+
+def _vocabulary(
+    reader: Reader, config: Mapping[str, Any], keys: SpeculatorsKeys, parsed: DecoderConfig
+) -> tuple[Vocabulary, dict[str, Any]]:
+    size = keys.draft_vocab_size
+    if "draft_vocab_size" not in config:
+        reader.say(
+            "class-default",
+            f"{CONFIG}: draft_vocab_size",
+            f"absent: the class's own default {size} counts.",
+        )
+    mapped, maps = resolve_map(reader, size, parsed.vocab_size, trainer_sorts=True)
+    own = "embed_tokens.weight" in reader.names
+    if not own:
+        reader.say("target-embeddings", "embed_tokens.weight", "absent: loaded from the verifier.")
+    vocabulary = Vocabulary(
+        target_size=parsed.vocab_size,
+        draft_size=size,
+        mapped=mapped,
+        embeddings="own" if own else "target",
+    )
+    return vocabulary, maps
+
+
+def _extras(reader: Reader, config: Mapping[str, Any]) -> dict[str, Any]:
+    known = set(SpeculatorsKeys.model_fields) | BOILERPLATE | {"speculators_version"}
+    unknown = {key: value for key, value in config.items() if key not in known}
+    layer = config.get(LAYER, {})
+    inner = {
+        key: value
+        for key, value in layer.items()
+        if key not in set(DecoderConfig.model_fields) | BOILERPLATE | {"num_aux_hidden_states"}
+    }
+    if unknown or inner:
+        listed = ", ".join(sorted({*unknown, *inner}))
+        message = f"keys that decide nothing known here, carried over: {listed}."
+        reader.say("unknown-keys", CONFIG, message)
+    carried = {
+        key: layer[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if key in layer
+    }
+    return {**carried, **inner, **unknown}
+
+
+def own_keys(draft: Draft, wishes: Wishes) -> tuple[dict[str, Any], list[Finding]]:
+    """Speculators' own keys for a draft, and what had to be chosen for them."""
+    findings = []
+    verifier = wishes.verifier or draft.target.name
+    if verifier is None:
+        message = "speculators' loader takes tables and widths from the verifier; none is known."
+        findings.append(finding("no-verifier", "speculators_config.verifier.name_or_path", message))
+    elif wishes.verifier is None or wishes.verifier.startswith((".", "/", "~")):
+        message = f"the verifier is named {verifier!r}."
+        findings.append(
+            finding("verifier-name", "speculators_config.verifier.name_or_path", message)
+        )
+    tokens = draft.speculative_tokens
+    if tokens is None:
+        tokens = 3
+        message = "not known from the source: 3 is written."
+        findings.append(
+            finding(
+                "speculative-tokens",
+                "speculators_config.proposal_methods.speculative_tokens",
+                message,
+            )
+        )
+    layer = {**layer_keys(draft), "dtype": draft.dtype}
+    if draft.fc is not None:
+        # vLLM's llama class sizes fc from this key alone when it reads a speculators folder.
+        layer["num_aux_hidden_states"] = draft.fc.blocks
+    written: dict[str, Any] = {
+        "speculators_model_type": "eagle3",
+        "speculators_version": "0.9.0",
+        "speculators_config": {
+            "algorithm": "eagle3",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": tokens}],
+            "verifier": {
+                "name_or_path": verifier,
+                "architectures": list(draft.target.architectures),
+            },
+        },
+        "transformer_layer_config": layer,
+        "draft_vocab_size": draft.vocabulary.draft_size,
+        "norm_before_residual": draft.residual == "normed",
+        "norm_before_fc": draft.fc is not None and draft.fc.input_norm,
+        "fc_norm": draft.fc is not None and draft.fc.block_norms,
+        "norm_output": draft.feedback == "post-norm",
+        "embed_requires_grad": draft.trains_embeddings,
+        "target_hidden_size": draft.target.hidden_size,
+        IDS: None if draft.taps is None else list(draft.taps),
+    }
+    return written, findings
+
+
+def write(draft: Draft, wishes: Wishes) -> Writing:
+    """Write speculators' own form."""
+    qk_norm = draft.layers.attention.qk_norm
+    powers = POWERS[qk_norm]
+    keys, said = own_keys(draft, wishes)
+    layer_extras = {
+        key: value
+        for key, value in wishes.extras.items()
+        if key in ("bos_token_id", "eos_token_id", "pad_token_id")
+    }
+    keys[LAYER] = {**layer_extras, **keys[LAYER]}
+    extras = {key: value for key, value in wishes.extras.items() if key not in layer_extras}
+    config = {**extras, "architectures": ["Eagle3DraftModel"], **keys, "dtype": draft.dtype}
+    return Writing(
+        config=config,
+        spelling=SPELLING,
+        findings=(*mixed_windows(draft), *lacks(draft, powers), *said),
+        strict_maps=True,
+        zeros=zero_biases(draft, powers),
+        target_head=False,
+    )

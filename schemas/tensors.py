@@ -1,0 +1,162 @@
+"""Canonical tensor names: how each framework spells them, and the shapes a `Draft` implies."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from eagle3_interop.schemas.draft import Draft
+
+DROPPED = re.compile(r"(rotary_emb\.inv_freq|^verifier_norm\.weight|^verifier_lm_head\.weight)$")
+"""Stored by some trainers, computed or taken from the target by every reader: dropped, and said."""
+
+_LEGACY_NORMS = {
+    "aux_norm_low": "fc_norm.0",
+    "aux_norm_mid": "fc_norm.1",
+    "aux_norm_high": "fc_norm.2",
+}
+_LATER_LAYER_NORM = re.compile(r"layers\.([1-9]\d*)\.(hidden_norm|input_layernorm)\.weight")
+
+LaterNorm = Literal["hidden_norm", "input_layernorm"]
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How a framework spells canonical names.
+
+    Attributes:
+        roots: prefixes that its loader accepts before every name but lm_head, d2t and t2d.
+        layer0: prefixes that its loader accepts for layer 0; the first is the one we write.
+        later_norm: what it calls the norm before attention in layers >= 1.
+        legacy_norms: its loader knows ``aux_norm_low/mid/high``.
+    """
+
+    roots: tuple[str, ...]
+    layer0: tuple[str, ...]
+    later_norm: LaterNorm
+    legacy_norms: bool = False
+
+    def write(self, canonical: str) -> str:
+        """The name to write for a canonical one."""
+        if match := _LATER_LAYER_NORM.fullmatch(canonical):
+            return f"layers.{match[1]}.{self.later_norm}.weight"
+        if canonical.startswith("layers.0."):
+            return self.layer0[0] + canonical.removeprefix("layers.0.")
+        return canonical
+
+    def accepts(self, stored: str, canonical: str) -> bool:
+        """Whether its loader, given ``stored``, loads it as ``canonical``."""
+        names = {self.write(canonical)}
+        if canonical.startswith("layers.0."):
+            names = {prefix + canonical.removeprefix("layers.0.") for prefix in self.layer0}
+        if self.legacy_norms and canonical.startswith("fc_norm."):
+            names |= {
+                canonical.replace(new, old)
+                for old, new in _LEGACY_NORMS.items()
+                if new in canonical
+            }
+        if canonical in ("lm_head.weight", "d2t", "t2d"):
+            return stored in names
+        return stored in {root + name for root in self.roots for name in names}
+
+
+@dataclass(frozen=True)
+class Name:
+    """A stored name, understood.
+
+    Attributes:
+        canonical: the canonical name, or None for the norm of a later layer under the other
+            spelling, which its framework does not use.
+        stored: the name in the file.
+    """
+
+    canonical: str | None
+    stored: str
+
+
+def understand(stored: str, later_norm: LaterNorm) -> Name:
+    """Read any known spelling of a name.
+
+    Args:
+        stored: the name in the file.
+        later_norm: what the file's framework calls the norm before attention in layers >= 1.
+    """
+    name = stored.removeprefix("model.")
+    for old, new in _LEGACY_NORMS.items():
+        if name.startswith(old + "."):
+            name = new + name.removeprefix(old)
+    name = re.sub(r"^midlayer\.(\d+\.)", r"layers.\1", name)
+    name = re.sub(r"^midlayer\.", "layers.0.", name)
+    if match := _LATER_LAYER_NORM.fullmatch(name):
+        if match[2] != later_norm:
+            return Name(None, stored)
+        name = f"layers.{match[1]}.input_layernorm.weight"
+    return Name(name, stored)
+
+
+def layer_count(canonical: Iterable[str]) -> int:
+    """Number of layers that have tensors (the highest index, plus one)."""
+    found = (re.match(r"layers\.(\d+)\.", name) for name in canonical)
+    return max((int(match[1]) + 1 for match in found if match), default=0)
+
+
+def _layer_shapes(draft: Draft, layer: int) -> dict[str, tuple[int, ...]]:
+    attention, mlp, width = draft.layers.attention, draft.layers.mlp, draft.hidden_size
+    inputs = 2 * width if layer == 0 else width
+    rows = {
+        "q": attention.heads * attention.head_dim,
+        "k": attention.kv_heads * attention.head_dim,
+        "v": attention.kv_heads * attention.head_dim,
+    }
+    shapes: dict[str, tuple[int, ...]] = {"input_layernorm.weight": (width,)}
+    if layer == 0:
+        shapes["hidden_norm.weight"] = (width,)
+    for part, size in rows.items():
+        shapes[f"self_attn.{part}_proj.weight"] = (size, inputs)
+        if attention.qkv_bias:
+            shapes[f"self_attn.{part}_proj.bias"] = (size,)
+    shapes["self_attn.o_proj.weight"] = (width, rows["q"])
+    if attention.output_bias:
+        shapes["self_attn.o_proj.bias"] = (width,)
+    if attention.qk_norm:
+        shapes["self_attn.q_norm.weight"] = (attention.head_dim,)
+        shapes["self_attn.k_norm.weight"] = (attention.head_dim,)
+    shapes["post_attention_layernorm.weight"] = (width,)
+    for part, shape in {
+        "gate": (mlp.width, width),
+        "up": (mlp.width, width),
+        "down": (width, mlp.width),
+    }.items():
+        shapes[f"mlp.{part}_proj.weight"] = shape
+        if mlp.bias:
+            shapes[f"mlp.{part}_proj.bias"] = shape[:1]
+    return {f"layers.{layer}.{name}": shape for name, shape in shapes.items()}
+
+
+def shapes(draft: Draft) -> dict[str, tuple[int, ...]]:
+    """Canonical name to shape, of every tensor that this network owns.
+
+    ``t2d`` is not listed: it says nothing that ``d2t`` does not, and is made where it is needed.
+    """
+    width, vocabulary = draft.hidden_size, draft.vocabulary
+    found: dict[str, tuple[int, ...]] = {}
+    if vocabulary.embeddings == "own":
+        found["embed_tokens.weight"] = (vocabulary.target_size, width)
+    if draft.fc is not None:
+        features = draft.fc.blocks * draft.target.hidden_size
+        found["fc.weight"] = (width, features)
+        if draft.fc.bias:
+            found["fc.bias"] = (width,)
+        if draft.fc.input_norm:
+            found["input_norm.weight"] = (features,)
+        if draft.fc.block_norms:
+            for block in range(draft.fc.blocks):
+                found[f"fc_norm.{block}.weight"] = (draft.target.hidden_size,)
+    for layer in range(draft.layers.count):
+        found |= _layer_shapes(draft, layer)
+    found["norm.weight"] = (width,)
+    if vocabulary.head == "own":
+        found["lm_head.weight"] = (vocabulary.draft_size, width)
+    if vocabulary.mapped:
+        found["d2t"] = (vocabulary.draft_size,)
+    return found

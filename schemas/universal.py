@@ -1,0 +1,71 @@
+"""One folder that vLLM, SGLang (stock, or with the plugin) and speculators all load to the same network.
+
+A flat config with speculators' own keys beside it: each reader finds its own keys and ignores the rest.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from eagle3_interop.schemas import sglang, speculators, vllm
+from eagle3_interop.schemas.draft import Draft
+from eagle3_interop.schemas.findings import finding
+from eagle3_interop.schemas.flat import CONFIG, zero_biases
+from eagle3_interop.schemas.layout import Reading, Source, TargetFacts, Wishes, Writing
+from eagle3_interop.schemas.powers import both, lacks
+from eagle3_interop.schemas.tensors import Spelling
+
+SPELLING = Spelling(roots=("",), layer0=("layers.0.",), later_norm="input_layernorm")
+
+
+def recognise(config: Mapping[str, Any], names: Sequence[str]) -> str | None:  # noqa: ARG001
+    """Speculators' keys beside a flat config."""
+    if "speculators_model_type" in config and "num_hidden_layers" in config:
+        return "speculators' keys beside flat ones"
+    return None
+
+
+def read(source: Source, target: TargetFacts | None) -> Reading:
+    """Read by speculators' keys (every reader finds the same network)."""
+    return speculators.read(source, target)
+
+
+def write(draft: Draft, wishes: Wishes) -> Writing:
+    """Write the folder for all three, or say which feature stands in the way for which of them."""
+    qk_norm = draft.layers.attention.qk_norm
+    flat = sglang.write(draft, wishes)
+    plugin = flat.config["architectures"][0] in sglang.PLUGIN.values()
+    own, said = speculators.own_keys(draft, wishes)
+    config: dict[str, Any] = {**flat.config, **own}
+    ids = list(vllm.write_ids(config, draft, wishes.target))
+    shared = both(speculators.POWERS[qk_norm], vllm.POWERS[qk_norm])
+    powers = both(shared, sglang.PLUGIN_POWERS[qk_norm] if plugin else sglang.POWERS)
+    findings = [*flat.findings, *lacks(draft, shared), *said, *ids]
+    zeros = zero_biases(draft, powers)
+    needed = {
+        zero_biases(draft, one)
+        for one in (
+            speculators.POWERS[qk_norm],
+            vllm.POWERS[qk_norm],
+            sglang.PLUGIN_POWERS[qk_norm] if plugin else sglang.POWERS,
+        )
+    }
+    if len(needed) > 1:
+        message = "attention_bias switches other biases on in each of the three."
+        findings.append(finding("biases-differ", f"{CONFIG}: attention_bias", message))
+    if draft.layers.count > 1:
+        message = "written under both names: SGLang reads hidden_norm, the others input_layernorm."
+        findings.append(finding("norm-twice", "layers.N.input_layernorm.weight", message))
+    return replace(
+        flat,
+        config=config,
+        spelling=SPELLING,
+        findings=tuple(dict.fromkeys(findings)),
+        full_map="drop",
+        strict_maps=True,
+        later_norms_twice=draft.layers.count > 1,
+        zeros=zeros,
+        embeddings=flat.embeddings,
+        target_head=False,
+        tied_head=False,
+    )
