@@ -408,4 +408,41 @@ CODES: dict[str, Code] = {
     "link-copied": Code("note", "Files on another file system were copied, not linked."),
     "code-left": Code("note", "Code files are never carried along."),
     "engine-version": Code("note", "The destination needs a recent version for this feature."),
+    # A launch command.
+    "serve-algorithm": Code(
+        "error",
+        "Not EAGLE3: without it SGLang hands over the last hidden state alone and skips fc without a word.",
+        "--speculative-algorithm EAGLE3",
+    ),
+    "serve-no-draft": Code("error", "The command names no draft.", "Name the draft."),
+    "serve-steps-win": Code(
+        "error",
+        "With top-k 1 the number of steps decides; the number of draft tokens that was asked is overridden.",
+        "Give --speculative-num-draft-tokens as steps + 1.",
+    ),
+    "serve-counts": Code(
+        "error", "The counts do not fit each other, or one is absent.", "Use the command that serve prints."
+    ),
+    "serve-counts-chosen": Code(
+        "note", "SGLang chooses steps, top-k and draft tokens itself.", "eagle3-validate --sweep measures them."
+    ),
+    "serve-context": Code(
+        "error",
+        "The context is longer than the draft's declared positions.",
+        "Convert with --target, which raises them, or shorten --context-length.",
+    ),
+    "serve-quantisation": Code(
+        "error",
+        "The unquantised draft would be loaded with the target's quantisation.",
+        "--speculative-draft-model-quantization unquant",
+    ),
+    "serve-quantised-target": Code("note", "The target is quantised, the draft is not."),
+    "serve-plugin": Code(
+        "error",
+        "SGLang's own classes do not include this draft's.",
+        "Start with SGLANG_EXTERNAL_MODEL_PACKAGE=eagle3_interop.sglang_plugin.",
+    ),
+    "serve-window": Code("warning", "A window on the command line replaces what the draft was trained with."),
+    "serve-pages": Code("error", "Trees and pages of this size do not go together.", "--page-size 1"),
+    "serve-method": Code("error", "vLLM would not draft as EAGLE-3.", '"method": "eagle3"'),
 }
