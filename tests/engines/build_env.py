@@ -26,7 +26,7 @@ ENGINES = ("speculators", "vllm", "sglang")
 # Every list is complete, so nothing but torch may bring anything along: a resolver would add torchvision and torchaudio
 # (which fail to load beside a CPU build of torch) and SGLang's CUDA packages. Torch comes first and with dependencies,
 # because only its own build, CPU or other, knows what it needs.
-PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
+PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet", "--quiet")
 RECIPE = (
     (*PIP, "install", "{torch}"),
     (*PIP, "install", "--no-deps", "--requirement", "{requirements}"),
@@ -106,7 +106,9 @@ def _run(*command: str) -> None:
     """Run a command at low priority, its output on stderr."""
     print("+", *command, file=sys.stderr, flush=True)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    subprocess.run(("nice", *command), check=True, stdout=sys.stderr, env=environment)
+    subprocess.run(
+        command, check=True, stdout=sys.stderr, env=environment, preexec_fn=lambda: os.nice(10)
+    )
 
 
 def main() -> int:
