@@ -15,6 +15,7 @@ from eagle3_interop.convert.overrides import apply
 from eagle3_interop.convert.plan import Copy, Output, Plan, Taken, Written
 from eagle3_interop.convert.planning import Choices, Fitted, Loaded, fit, read_back
 from eagle3_interop.convert.target import TargetCheckpoint, open_target
+from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Finding, Refused, errors, finding
 from eagle3_interop.schemas.layout import Reading, TargetFacts
 from eagle3_interop.schemas.reading import check, check_target, with_target
@@ -65,14 +66,20 @@ class Conversion:
     fitted: Fitted
     plan: Plan
 
-    def report(self, output: str, *, status: str = "ok") -> dict[str, Any]:
-        """The JSON of convert (``docs/cli.md``)."""
+    def report(self, output: str, findings: Sequence[Finding] | None = None) -> dict[str, Any]:
+        """The JSON of convert (``docs/cli.md``).
+
+        Args:
+            output: the folder, for the report.
+            findings: what is to be reported; everything said while deciding, unless given.
+        """
+        said = self.fitted.findings if findings is None else findings
         return {
-            "status": status,
+            "status": "ok",
             "source": {"layout": self.loaded.layout, "path": self.loaded.checkpoint.path},
             "output": {"layout": self.destination, "path": output},
             "draft": self.fitted.draft.model_dump(mode="json"),
-            "findings": [item.model_dump() for item in self.fitted.findings],
+            "findings": [item.model_dump() for item in said],
             "tensors": _table(self.loaded, self.fitted),
         }
 
@@ -252,6 +259,38 @@ def write(
     return stream.write(
         conversion.plan, output, link=link, overwrite=overwrite, digest=digest, progress=progress
     )
+
+
+def said_of(result: stream.WriteResult) -> list[Finding]:
+    """What there is to say of a finished write."""
+    return [
+        finding("link-copied", name, "lies on another file system.") for name in result.not_linked
+    ]
+
+
+def describe(draft: Draft) -> list[str]:
+    """The network in a few lines, for people."""
+    layers, attention, vocabulary = draft.layers, draft.layers.attention, draft.vocabulary
+    taps = "the default triple (2, L // 2, L - 3)" if draft.taps is None else list(draft.taps)
+    norms = [
+        name
+        for name, there in (
+            ("input norm", draft.fc is not None and draft.fc.input_norm),
+            ("block norms", draft.fc is not None and draft.fc.block_norms),
+            ("q/k norms", attention.qk_norm),
+        )
+        if there
+    ]
+    fc = "no fc" if draft.fc is None else f"fc over {draft.fc.blocks} taps: {taps}"
+    return [
+        f"{layers.count} layer(s) of width {draft.hidden_size}, {attention.heads} heads of "
+        f"{attention.head_dim} ({attention.kv_heads} KV), MLP {layers.mlp.width}, {draft.dtype}",
+        fc + (f"; {', '.join(norms)}" if norms else ""),
+        f"residual {draft.residual}, feedback {draft.feedback}, rope theta {draft.rope.theta:g}"
+        f"{f' {draft.rope.scaling}' if draft.rope.scaling else ''}",
+        f"{vocabulary.draft_size} of {vocabulary.target_size} tokens, head {vocabulary.head}, "
+        f"embeddings {vocabulary.embeddings}",
+    ]
 
 
 def _weight_files(

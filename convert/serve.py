@@ -147,7 +147,9 @@ def _judge_sglang(
     if not algorithm:
         yield finding("serve-algorithm", where, "absent: nothing is drafted.")
     elif algorithm.upper() != "EAGLE3":
-        message = f"{algorithm}: the target hands over its last hidden state alone, and fc is skipped."
+        message = (
+            f"{algorithm}: the target hands over its last hidden state alone, and fc is skipped."
+        )
         yield finding("serve-algorithm", where, message)
     draft = flags.get("speculative-draft-model-path", flags.get("speculative-draft-model"))
     if draft is None:
@@ -201,7 +203,9 @@ def _judge_counts(flags: Mapping[str, str]) -> Iterator[Finding]:
     if topk > 1 and (_number(flags, "page-size") or 1) > 1:
         backend = flags.get("attention-backend", "")
         if backend not in ("flashinfer", "fa3", "triton"):
-            message = f"trees over pages need flashinfer, fa3 or triton, not {backend or 'the default'}."
+            message = (
+                f"trees over pages need flashinfer, fa3 or triton, not {backend or 'the default'}."
+            )
             yield finding("serve-pages", "--page-size", message)
 
 
@@ -219,12 +223,16 @@ def _judge_vllm(
         return
     model = str(settings.get("model", checkpoint))
     method = settings.get("method")
-    guess = "eagle" if "eagle-" in model.lower() else "eagle3" if "eagle3" in model.lower() else None
+    guess = (
+        "eagle" if "eagle-" in model.lower() else "eagle3" if "eagle3" in model.lower() else None
+    )
     if method is None and guess != "eagle3" and "speculators_model_type" not in config:
         message = f"no method, and from the name {model!r} vLLM takes {guess or 'a draft model'}."
         yield finding("serve-method", f"{where}: method", message)
     elif method is not None and method != "eagle3":
-        yield finding("serve-method", f"{where}: method", f"{method!r} is not how this draft drafts.")
+        yield finding(
+            "serve-method", f"{where}: method", f"{method!r} is not how this draft drafts."
+        )
     if "num_speculative_tokens" not in settings and "speculators_model_type" not in config:
         message = "absent, and the draft's config names none."
         yield finding("serve-counts", f"{where}: num_speculative_tokens", message)
@@ -263,7 +271,9 @@ def _judge_shape(
     layer = {**config, **config.get("transformer_layer_config", {})}
     ours, theirs = _kv(layer), _kv(target_config)
     if None not in (*ours, *theirs) and ours != theirs:
-        message = f"the draft has {ours[0]} KV heads of {ours[1]}, the target {theirs[0]} of {theirs[1]}."
+        message = (
+            f"the draft has {ours[0]} KV heads of {ours[1]}, the target {theirs[0]} of {theirs[1]}."
+        )
         yield finding("kv-shape", "config.json: head_dim", message)
 
 

@@ -1,0 +1,430 @@
+"""``eagle3-convert``: the commands, thin shells over `api`, `inspection` and `serve`."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from eagle3_interop.convert.console import (
+    EXIT_DIFFERENT,
+    Console,
+    JsonFlag,
+    QuietFlag,
+    VersionFlag,
+)
+
+if TYPE_CHECKING:
+    from eagle3_interop.convert.api import Conversion, Options
+    from eagle3_interop.schemas.findings import Finding
+
+app = typer.Typer(
+    name="eagle3-convert",
+    help="Move EAGLE-3 drafts between speculators, SGLang and vLLM, exactly or not at all.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+# The names of schemas.registry, typed out so that --help imports no schemas; a test compares them.
+SOURCES = ("speculators", "sglang", "vllm", "auto")
+DESTINATIONS = ("speculators", "sglang", "vllm", "universal")
+
+SourceArg = Annotated[str, typer.Argument(help="Folder, or Hub id ORG/NAME[@REVISION].")]
+TargetOpt = Annotated[
+    str | None, typer.Option("--target", metavar="PATH|ID", help="The target (verifier) model.")
+]
+Dtype = Literal["bfloat16", "float16", "float32"]
+
+
+@app.callback()
+def _everywhere(version: VersionFlag = False) -> None:
+    """Move EAGLE-3 drafts between speculators, SGLang and vLLM, exactly or not at all."""
+
+
+def _conversion(layout: str, destination: str) -> Callable[..., None]:
+    def run(
+        source: SourceArg,
+        output: Annotated[Path, typer.Argument(help="Folder to write.")],
+        target: TargetOpt = None,
+        target_name: Annotated[
+            str | None,
+            typer.Option(metavar="ORG/NAME", help="How to name the verifier where it is named."),
+        ] = None,
+        stock: Annotated[
+            bool, typer.Option("--stock", help="Refuse what needs the SGLang plugin.")
+        ] = False,
+        taps: Annotated[
+            str | None,
+            typer.Option(
+                metavar="LIST",
+                help="Layers passed before each block of fc, in the trainer's order ('embed,3,31').",
+            ),
+        ] = None,
+        sets: Annotated[
+            list[str] | None,
+            typer.Option("--set", metavar="KEY=VALUE", help="Overrule the description."),
+        ] = None,
+        dtype: Annotated[Dtype | None, typer.Option(help="Cast the weights.")] = None,
+        max_shard_size: Annotated[
+            str, typer.Option(metavar="SIZE", help="Split new files beyond it.")
+        ] = "5GB",
+        link: Annotated[
+            bool, typer.Option("--link", help="Hard-link files that stay as they are.")
+        ] = False,
+        canonical_names: Annotated[
+            bool, typer.Option("--canonical-names", help="Rename what would be accepted as it is.")
+        ] = False,
+        digest: Annotated[
+            bool, typer.Option("--digest", help="Record the sha256 of every file.")
+        ] = False,
+        overwrite: Annotated[
+            bool, typer.Option("--overwrite", help="Replace an existing output.")
+        ] = False,
+        dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan only.")] = False,
+        json: JsonFlag = False,
+        quiet: QuietFlag = False,
+    ) -> None:
+        console = Console(as_json=json, quiet=quiet)
+
+        def refused(found: "tuple[Finding, ...]") -> dict[str, Any]:
+            return {
+                "status": "refused",
+                "source": {"layout": layout, "path": source},
+                "output": {"layout": destination, "path": str(output)},
+                "draft": None,
+                "findings": [item.model_dump() for item in found],
+                "tensors": [],
+            }
+
+        with console.outcomes(refused):
+            options = _options(
+                target, target_name, stock, taps, sets, dtype, max_shard_size, canonical_names
+            )
+            _convert(
+                console,
+                source,
+                output,
+                layout,
+                destination,
+                options,
+                link=link,
+                overwrite=overwrite,
+                digest=digest,
+                dry_run=dry_run,
+            )
+
+    run.__doc__ = f"Convert {_called(layout)} to {_called(destination)}."
+    return run
+
+
+def _called(layout: str) -> str:
+    names = {
+        "auto": "any layout (recognised, and said)",
+        "sglang": "SGLang's layout",
+        "speculators": "speculators' layout",
+        "vllm": "vLLM's layout",
+        "universal": "one folder that all three load",
+    }
+    return names[layout]
+
+
+for _source in SOURCES:
+    for _destination in DESTINATIONS:
+        app.command(f"{_source}-to-{_destination}")(_conversion(_source, _destination))
+
+
+def _options(
+    target: str | None,
+    target_name: str | None,
+    stock: bool,
+    taps: str | None,
+    sets: list[str] | None,
+    dtype: Dtype | None,
+    max_shard_size: str,
+    canonical_names: bool,
+) -> "Options":
+    from eagle3_interop.convert.api import Options
+    from eagle3_interop.convert.overrides import parse_sets, parse_taps
+
+    return Options(
+        target=target,
+        target_name=target_name,
+        stock=stock,
+        taps=None if taps is None else parse_taps(taps),
+        sets=parse_sets(sets or []),
+        dtype=dtype,
+        max_shard_bytes=parse_size(max_shard_size),
+        canonical_names=canonical_names,
+    )
+
+
+def parse_size(text: str) -> int:
+    """A size such as ``5GB``, ``500MB`` or a number of bytes.
+
+    Raises:
+        Usage: anything else.
+    """
+    from eagle3_interop.schemas.findings import Usage
+
+    units = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?B?)", text.strip().upper())
+    if match is None or match[2] not in units or not float(match[1]):
+        raise Usage(f"--max-shard-size {text!r}: give a size such as 5GB.")
+    return int(float(match[1]) * units[match[2]])
+
+
+def _convert(
+    console: Console,
+    source: str,
+    output: Path,
+    layout: str,
+    destination: str,
+    options: "Options",
+    *,
+    link: bool,
+    overwrite: bool,
+    digest: bool,
+    dry_run: bool,
+) -> None:
+    from eagle3_interop.convert import api, stream
+    from eagle3_interop.convert.output_folder import check_free
+
+    if not dry_run:
+        check_free(output.absolute(), overwrite=overwrite)
+    loaded = api.load(source, layout, options)
+    conversion = api.convert(loaded, destination, options)
+    files: tuple[stream.FileResult, ...] = ()
+    findings = list(conversion.fitted.findings)
+    if not dry_run:
+        with console.progress("writing", stream.planned_bytes(conversion.plan)) as progress:
+            result = api.write(
+                conversion,
+                output,
+                link=link,
+                overwrite=overwrite,
+                digest=digest,
+                progress=progress,
+            )
+        files = result.files
+        findings += api.said_of(result)
+    report = conversion.report(str(output), findings=findings)
+    _show(console, conversion, report, findings, files, output)
+    console.data(report)
+
+
+def _show(
+    console: Console,
+    conversion: "Conversion",
+    report: dict[str, Any],
+    findings: "list[Finding]",
+    files: tuple[Any, ...],
+    output: Path,
+) -> None:
+    if not console.talks:
+        console.findings(findings)
+        return
+    from eagle3_interop.convert import serve
+
+    loaded = conversion.loaded
+    console.line(
+        f"{loaded.checkpoint.path} ({loaded.layout}) -> {output} ({conversion.destination})"
+    )
+    console.findings(findings)
+    changed = [row for row in report["tensors"] if row["op"] != "kept"]
+    kept = len(report["tensors"]) - len(changed)
+    console.line(f"tensors: {kept} as they were, {len(changed)} changed")
+    for row in changed:
+        console.line(f"  {row['source'] or '-'} -> {row['output'] or '-'}: {row['op']}")
+    for file in files:
+        console.line(f"  {file.name}  {file.bytes:,} bytes, {file.how}")
+    if not files:
+        console.line("dry run: nothing was written")
+    target = loaded.target.path if loaded.target else "TARGET"
+    tokens = conversion.fitted.draft.speculative_tokens or 3
+    quantised = bool(loaded.target and loaded.target.config.get("quantization_config"))
+    engines: tuple[serve.Engine, ...] = {
+        "sglang": ("sglang",),
+        "universal": ("vllm", "sglang"),
+    }.get(conversion.destination, ("vllm",))
+    for engine in engines:
+        config = conversion.fitted.writing.config
+        console.line("serve with:")
+        console.line(
+            "  "
+            + serve.command(config, engine, str(output), target, tokens, target_quantised=quantised)
+        )
+
+
+@app.command()
+def inspect(
+    source: SourceArg,
+    target: TargetOpt = None,
+    json: JsonFlag = False,
+    quiet: QuietFlag = False,
+) -> None:
+    """What is this network, which frameworks can run it, what would they get wrong."""
+    console = Console(as_json=json, quiet=quiet)
+
+    def refused(found: "tuple[Finding, ...]") -> dict[str, Any]:
+        return {
+            "status": "refused",
+            "source": {"layout": None, "path": source},
+            "draft": None,
+            "findings": [item.model_dump() for item in found],
+            "engines": {},
+        }
+
+    with console.outcomes(refused):
+        from eagle3_interop.convert import api, inspection
+
+        loaded = api.load(source, "auto", api.Options(target=target), weights=False)
+        engines = inspection.engines(loaded)
+        draft = loaded.reading.draft
+        console.line(f"{source}: {loaded.layout}'s layout")
+        for line in api.describe(draft):
+            console.line(f"  {line}")
+        for engine, facts in engines.items():
+            reasons = f" ({', '.join(facts['reasons'])})" if facts["reasons"] else ""
+            console.line(
+                f"  {engine}: as it is {facts['as_is']}; converted: {facts['convertible']}{reasons}"
+            )
+            for path, (ours, theirs) in facts["differences"].items():
+                console.line(f"    {path}: {ours!r}, but {engine} computes {theirs!r}")
+        console.findings(loaded.reading.findings)
+        console.data(
+            {
+                "status": "ok",
+                "source": {"layout": loaded.layout, "path": source},
+                "draft": draft.model_dump(mode="json"),
+                "findings": [item.model_dump() for item in loaded.reading.findings],
+                "engines": engines,
+            }
+        )
+
+
+@app.command()
+def diff(
+    one: Annotated[str, typer.Argument(metavar="A", help="Folder or Hub id.")],
+    other: Annotated[str, typer.Argument(metavar="B", help="Folder or Hub id.")],
+    target: TargetOpt = None,
+    json: JsonFlag = False,
+    quiet: QuietFlag = False,
+) -> None:
+    """Do two checkpoints hold the same network, whatever their layouts (exit code 1: no)."""
+    console = Console(as_json=json, quiet=quiet)
+
+    def refused(found: "tuple[Finding, ...]") -> dict[str, Any]:
+        return {"status": "refused", "findings": [item.model_dump() for item in found]}
+
+    with console.outcomes(refused):
+        from eagle3_interop.convert import api, inspection
+
+        options = api.Options(target=target)
+        left, right = api.load(one, "auto", options), api.load(other, "auto", options)
+        result = inspection.compare(left, right)
+        for path, (ours, theirs) in result["differences"].items():
+            console.line(f"{path}: {ours!r} in A, {theirs!r} in B")
+        for name, state in result["tensors"].items():
+            console.line(f"{name}: {state}")
+        same = "the same network" if result["same"] else "different networks"
+        console.line(f"{same} ({left.layout}, {right.layout})")
+        console.data(
+            {
+                "status": "same" if result["same"] else "different",
+                "a": {"layout": left.layout, "path": one},
+                "b": {"layout": right.layout, "path": other},
+                "differences": result["differences"],
+                "tensors": result["tensors"],
+            }
+        )
+    if not result["same"]:
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+@app.command()
+def explain(
+    code: Annotated[str, typer.Argument(help="A finding's code.")],
+    json: JsonFlag = False,
+) -> None:
+    """What a finding means, and what to do."""
+    console = Console(as_json=json)
+    with console.outcomes(lambda _found: {}):
+        from eagle3_interop.schemas.codes import CODES
+        from eagle3_interop.schemas.findings import Usage
+
+        if code not in CODES:
+            import difflib
+
+            near = difflib.get_close_matches(code, CODES, n=3)
+            raise Usage(
+                f"no finding is called {code!r}" + (f"; {', '.join(near)}?" if near else "")
+            )
+        entry = CODES[code]
+        console.line(f"{code} ({entry.severity})")
+        console.line(entry.meaning)
+        if entry.fix:
+            console.line(f"What to do: {entry.fix}")
+        console.data({"code": code, **entry._asdict()})
+
+
+@app.command()
+def serve(
+    source: SourceArg,
+    engine: Annotated[Literal["vllm", "sglang"], typer.Option(help="Which engine serves it.")],
+    target: TargetOpt = None,
+    num_draft_tokens: Annotated[
+        int | None, typer.Option(metavar="K", help="Proposed tokens a step.")
+    ] = None,
+    topk: Annotated[int, typer.Option(metavar="N", help="Branches a step (SGLang).")] = 1,
+    check: Annotated[
+        str | None, typer.Option(metavar='"ARGS"', help="Judge this launch command.")
+    ] = None,
+    json: JsonFlag = False,
+    quiet: QuietFlag = False,
+) -> None:
+    """The exact launch command; with --check, a judgement of one (exit code 1: it is wrong)."""
+    console = Console(as_json=json, quiet=quiet)
+
+    def refused(found: "tuple[Finding, ...]") -> dict[str, Any]:
+        return {"status": "refused", "findings": [item.model_dump() for item in found]}
+
+    with console.outcomes(refused):
+        from eagle3_interop.convert import api
+        from eagle3_interop.convert import serve as serving
+        from eagle3_interop.schemas.findings import errors
+
+        loaded = api.load(source, "auto", api.Options(target=target), weights=False)
+        config = loaded.checkpoint.config
+        theirs = loaded.target.text_config if loaded.target else None
+        found = [] if check is None else serving.judge(check, engine, config, source, theirs)
+        line = serving.command(
+            config,
+            engine,
+            source,
+            target or loaded.reading.draft.target.name or "TARGET",
+            num_draft_tokens or loaded.reading.draft.speculative_tokens or 3,
+            topk,
+            target_quantised=bool(theirs and theirs.get("quantization_config")),
+        )
+        console.findings(found)
+        if check is not None and not errors(found):
+            console.line("the command fits this draft")
+        if check is None or errors(found):
+            console.line(line)
+        console.data(
+            {
+                "status": "wrong" if errors(found) else "ok",
+                "command": line,
+                "findings": [item.model_dump() for item in found],
+            }
+        )
+    if errors(found):
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+def main() -> None:
+    """Entry point of ``eagle3-convert``."""
+    app()

@@ -1,0 +1,146 @@
+"""What a checkpoint is, which frameworks can run it, what they would get wrong; and whether two are one."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from eagle3_interop.convert.compare import same_bytes
+from eagle3_interop.convert.planning import Choices, Loaded, fit
+from eagle3_interop.schemas.draft import Draft
+from eagle3_interop.schemas.findings import Finding, Refused, errors
+from eagle3_interop.schemas.reading import check, with_target
+from eagle3_interop.schemas.registry import LAYOUTS, SOURCES
+
+_NOT_THE_NETWORK = frozenset(
+    {
+        "target.name",
+        "target.layers",
+        "target.model_type",
+        "target.architectures",
+        "speculative_tokens",
+        "trains_embeddings",
+    }
+)
+_EMBEDDINGS = "embed_tokens.weight"
+
+
+def differences(one: Draft, other: Draft) -> dict[str, tuple[Any, Any]]:
+    """Dotted paths at which two descriptions differ, with both values."""
+    left, right = (
+        dict(_leaves(one.model_dump(mode="json"))),
+        dict(_leaves(other.model_dump(mode="json"))),
+    )
+    return {
+        path: (left.get(path), right.get(path))
+        for path in sorted({*left, *right} - _NOT_THE_NETWORK)
+        if left.get(path) != right.get(path)
+    }
+
+
+def _leaves(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, item in value.items():
+        if isinstance(item, Mapping) and prefix + key != "rope.parameters":
+            yield from _leaves(item, f"{prefix}{key}.")
+        else:
+            yield prefix + key, item
+
+
+def engines(loaded: Loaded) -> dict[str, dict[str, Any]]:
+    """For each framework: what it makes of this very folder, and whether a conversion for it exists.
+
+    Returns:
+        By framework: ``as_is``: ``same``, ``different`` (with ``differences``) or ``does-not-load``; and
+        ``convertible``: ``stock``, ``plugin`` or ``refused`` (with ``reasons``, the error codes).
+    """
+    return {name: {**_as_is(loaded, name), **_convertible(loaded, name)} for name in SOURCES}
+
+
+def _as_is(loaded: Loaded, engine: str) -> dict[str, Any]:
+    checkpoint = loaded.checkpoint
+    names = list(checkpoint.tensors)
+    if LAYOUTS[engine].recognise(checkpoint.config, names) is None:
+        return {"as_is": "does-not-load", "differences": {}}
+    try:
+        reading = LAYOUTS[engine].read(checkpoint, loaded.facts)
+    except Refused as refused:
+        return {
+            "as_is": "does-not-load",
+            "differences": {},
+            "findings": _dump(errors(refused.findings)),
+        }
+    if loaded.facts is not None:
+        reading = with_target(reading, loaded.facts)
+    wrong = differences(loaded.reading.draft, reading.draft)
+    if loaded.own_embeddings is not True:
+        wrong.pop("vocabulary.embeddings", None)
+    trouble = [
+        item
+        for item in (*reading.findings, *check(reading, checkpoint.tensors))
+        if item.severity != "note"
+    ]
+    fails = any(
+        item.code in ("foreign-name", "fc-blocks", "unknown-architecture") for item in trouble
+    )
+    state = "does-not-load" if fails else "different" if wrong or errors(trouble) else "same"
+    return {"as_is": state, "differences": wrong, "findings": _dump(trouble)}
+
+
+def _convertible(loaded: Loaded, engine: str) -> dict[str, Any]:
+    try:
+        fitted = fit(loaded, engine, Choices(verifier="ORG/NAME"))
+    except Refused as refused:
+        return {
+            "convertible": "refused",
+            "reasons": sorted({f.code for f in errors(refused.findings)}),
+        }
+    codes = {item.code for item in fitted.findings}
+    return {"convertible": "plugin" if "needs-sglang-plugin" in codes else "stock", "reasons": []}
+
+
+def _dump(found: list[Finding]) -> list[dict[str, Any]]:
+    return [item.model_dump() for item in found]
+
+
+def compare(one: Loaded, other: Loaded) -> dict[str, Any]:
+    """Whether two checkpoints hold the same network, whatever their layouts.
+
+    Descriptions are compared as each one's own framework reads it; tensors bit for bit under their
+    canonical names. ``t2d`` repeats ``d2t`` and is not compared; embedding tables are compared as
+    stored, and where both readings share the target's table, not at all.
+
+    Returns:
+        ``same``, ``differences`` by dotted path, and ``tensors``: by canonical name ``different``,
+        ``only in A`` or ``only in B``.
+    """
+    described = differences(one.reading.draft, other.reading.draft)
+    shared = (
+        one.reading.draft.vocabulary.embeddings
+        == other.reading.draft.vocabulary.embeddings
+        == "target"
+    )
+    stored = _EMBEDDINGS in one.reading.names and _EMBEDDINGS in other.reading.names
+    if stored or one.own_embeddings is False or other.own_embeddings is False:
+        # The tables themselves tell more than whose they are said to be.
+        described.pop("vocabulary.embeddings", None)
+    tensors = {}
+    for name in sorted({*one.reading.names, *other.reading.names} - {"t2d"}):
+        if name == _EMBEDDINGS and (shared or not stored):
+            continue
+        if name not in other.reading.names and name not in other.reading.maps:
+            tensors[name] = "only in A"
+        elif name not in one.reading.names and name not in one.reading.maps:
+            tensors[name] = "only in B"
+        elif not _same(one, other, name):
+            tensors[name] = "different"
+    return {"same": not described and not tensors, "differences": described, "tensors": tensors}
+
+
+def _same(one: Loaded, other: Loaded, name: str) -> bool:
+    if name in one.reading.names and name in other.reading.names and name != "d2t":
+        return same_bytes(one.stored(name), other.stored(name))
+    left, right = (
+        loaded.reading.maps.get(name)
+        if name not in loaded.reading.names
+        else loaded.checkpoint.values(loaded.reading.names[name])
+        for loaded in (one, other)
+    )
+    return bool(left is not None and right is not None and left.tolist() == right.tolist())
