@@ -1,0 +1,175 @@
+"""Acceptance against an engine that runs one token at a time, and its statistics."""
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from eagle3_interop.schemas.findings import Usage
+from eagle3_interop.validators.acceptance import (
+    Acceptance,
+    Shape,
+    batches,
+    best_by_cost,
+    bootstrap,
+    chain_lengths,
+    draft_steps,
+    measure,
+    walk,
+)
+from eagle3_interop.validators.target import Target
+from eagle3_interop.validators.texts import Text, write_texts
+
+VOCABULARY = 7
+PROMPTS = [[1, 2, 3], [4], [5, 6, 1, 2, 3, 3, 1], [2, 2], [6, 5, 4, 3, 2, 1]]
+DRAFT = {"target_hidden": 32, "hidden": 32, "vocabulary": VOCABULARY, "draft_vocabulary": VOCABULARY,
+         "heads": 4, "kv_heads": 2, "head_dim": 8, "mlp_width": 48, "target_layers": 3,
+         "taps": (0, 2, 3)}  # fmt: skip
+KINDS = {
+    "plain": {},
+    "normed-post": {"residual": "normed", "feedback": "post-norm"},
+    "reduced-vocabulary": {"draft_vocabulary": 5},
+    "two-layers-one-window": {"count": 2, "windows": (4, None), "block_norms": True},
+    "narrow-window": {"windows": (2,)},
+    "draft-narrower-than-target": {"hidden": 16},
+}
+
+
+@pytest.fixture(scope="module")
+def target():
+    """So few tokens that a random draft is right every now and then."""
+    torch.manual_seed(3)
+    config = LlamaConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, vocab_size=VOCABULARY, pad_token_id=None,
+        bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0, 2 * parameter.shape[-1] ** -0.5)
+    return Target(model)
+
+
+@pytest.fixture(scope="module")
+def sampled(target):
+    """Texts that do not settle into a loop: sampled, and of different lengths."""
+    made = write_texts(target, PROMPTS, 30, 5, temperature=1.0, seed=1).texts
+    return [
+        Text(t.prompt, t.completion, scored)
+        for t, scored in zip(made, (30, 1, 12, 25, 30), strict=True)
+    ]
+
+
+def replay(serial, target, draft, tensors, text, propose):
+    tokens = [*text.prompt, *text.completion]
+    streams = target.features(torch.tensor([tokens]), draft.taps).taps
+    features = torch.stack([streams[tap][0] for tap in draft.taps], dim=1)
+    arguments = list(text.prompt), list(text.completion), features, text.scored
+    return serial.run_engine(draft, tensors, *arguments, propose)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_chains_equal_a_serial_engine(drafts, serial, target, sampled, kind):
+    draft = drafts.make_draft(**DRAFT | KINDS[kind])
+    tensors = drafts.make_tensors(draft, seed=5)
+    shapes = [Shape.chain(k) for k in (1, 2, 3, 5)]
+    found = measure(drafts.make_network(draft, seed=5), target, sampled, shapes, token_budget=64)
+    for shape, result in found.items():
+        steps = [
+            replay(serial, target, draft, tensors, text, serial.chain(shape.steps))
+            for text in sampled
+        ]
+        assert result.prompts == tuple((len(s), sum(s)) for s in steps)
+        flat = [taken for s in steps for taken in s]
+        assert result.per_position == tuple(sum(t > j for t in flat) for j in range(shape.steps))
+        assert result.tokens == 98
+    assert found[Shape.chain(5)].accepted > 5, "nothing was accepted: the test shows nothing"
+
+
+def test_steps_do_not_depend_on_what_is_dropped(drafts, target, sampled):
+    """`draft_steps` runs every start to the end, `chain_lengths` only those that are right."""
+    network = drafts.make_network(drafts.make_draft(**DRAFT, count=2), seed=5)
+    for batch in batches(target, sampled, network.draft.taps):
+        right = torch.ones_like(batch.valid)
+        expected = torch.zeros_like(batch.starts)
+        for step, out in enumerate(draft_steps(network, batch, 4)):
+            best = network.logits(out.normed).argmax(-1)
+            right = right & (best == batch.text(2 + step)) & batch.valid
+            expected += right
+        assert torch.equal(chain_lengths(network, batch, 4), expected)
+
+
+def test_batches_change_nothing_and_stay_in_the_budget(drafts, target, sampled):
+    network = drafts.make_network(drafts.make_draft(**DRAFT), seed=5)
+    done = []
+    one = measure(network, target, sampled, [Shape.chain(4)], progress=done.append)
+    for budget in (1, 50, 90):
+        again = measure(network, target, sampled, [Shape.chain(4)], token_budget=budget)
+        assert again == one
+        for batch in batches(target, sampled, (0,), token_budget=budget):
+            rows, length = batch.features.final.shape[:2]
+            assert rows == 1 or rows * length <= budget
+    assert sum(done) == sum(text.starts[-1] + 1 for text in sampled if text.scored > 1)
+
+
+def test_a_text_too_short_to_judge_is_an_error(drafts, target):
+    network = drafts.make_network(drafts.make_draft(**DRAFT))
+    short = [Text((1, 2), (1, 2, 3, 4), 3)]
+    measure(network, target, short, [Shape.chain(2)])
+    with pytest.raises(ValueError, match="3 steps"):
+        measure(network, target, short, [Shape.chain(3)])
+
+
+def test_the_walk():
+    assert walk([0, 3, 0, 0, 0, 1], 7) == [0, 3, 1]
+    assert walk([], 1) == []
+    assert walk([4], 2) == [4]
+
+
+def made(prompts, shape):
+    return Acceptance(shape, 100, tuple(prompts), (1,) * shape.steps)
+
+
+def test_the_accept_length_and_its_interval():
+    result = made([(10, 12), (20, 10), (5, 9)], Shape.chain(4))
+    assert result.accept_length == 1 + 31 / 35
+    low, high = result.interval(seed=1)
+    assert low <= result.accept_length <= high
+    assert result.interval(seed=1) == (low, high)
+    assert made([(10, 12)] * 4, Shape.chain(4)).interval() == (2.2, 2.2)
+    assert bootstrap([]) == (1.0, 1.0)
+    assert made([], Shape.chain(2)).accept_length == 1.0
+
+
+def test_the_interval_covers_the_truth_about_as_often_as_it_says():
+    generator = torch.Generator().manual_seed(0)
+    hits = 0
+    for seed in range(60):
+        gained = torch.rand(30, generator=generator) * 20
+        low, high = bootstrap([(10.0, float(g)) for g in gained], seed=seed, rounds=300)
+        hits += low <= 2.0 <= high
+    assert hits >= 50
+
+
+def test_the_best_shape_for_a_cost():
+    results = [made([(100, gained)], Shape.chain(k)) for k, gained in ((1, 60), (2, 90), (4, 100))]
+    assert best_by_cost(results, 0.0).shape == Shape.chain(4)
+    assert best_by_cost(results, 0.1).shape == Shape.chain(2)
+    assert best_by_cost(results, 1.0).shape == Shape.chain(1)
+    assert results[1].speedup(0.25) == pytest.approx(1.9 / 1.5)
+
+
+def test_the_summary_has_the_reports_keys():
+    summary = made([(10, 12)], Shape.chain(3)).summary()
+    assert summary == {
+        "accept_length": 2.2, "interval": [2.2, 2.2], "drafts": 10, "accepted": 12,
+        "per_position": [1, 1, 1], "num_draft_tokens": 3, "tree": None, "tokens": 100,
+    }  # fmt: skip
+    assert made([(1, 1)], Shape(2, 2, 5)).summary()["tree"] == [2, 2, 5]
+
+
+@pytest.mark.parametrize("shape", [(0, 1, 1), (2, 1, 4), (2, 2, 8), (3, 2, 1), (2, 0, 2)])
+def test_shapes_that_sglang_would_not_run(shape):
+    with pytest.raises(Usage):
+        Shape(*shape).checked()
