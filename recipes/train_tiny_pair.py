@@ -123,7 +123,7 @@ class DraftRecipe:
 
     note: str
     taps: tuple[int, ...] = (1, 3, 5)
-    steps: int = 400
+    steps: int = 240
     layer_type: str = "llama"
     num_layers: int = 1
     sliding_window: int | None = None
@@ -131,9 +131,9 @@ class DraftRecipe:
 
 
 DRAFTS = {
-    "plain": DraftRecipe("one llama layer, every flag off"),
+    "plain": DraftRecipe("one llama layer, every flag off", steps=400),
     "norm_before_residual": DraftRecipe(
-        "the residual is the normed hidden state", flags=("norm_before_residual",)
+        "the residual is the normed hidden state", steps=400, flags=("norm_before_residual",)
     ),
     "embed_tap": DraftRecipe("the first tap is on the embeddings", taps=(0, 3, 5)),
     "qwen3": DraftRecipe("a qwen3 layer: q_norm and k_norm", layer_type="qwen3"),
@@ -186,7 +186,9 @@ def read_sources() -> tuple[list[str], list[str]]:
     """
     root = Path(sysconfig.get_path("stdlib"))
     paths = sorted(
-        path for path in root.rglob("*.py") if not SKIPPED_FOLDERS & set(path.parent.parts)
+        path
+        for path in root.rglob("*.py")
+        if not SKIPPED_FOLDERS & set(path.relative_to(root).parts)
     )
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in paths]
     held_out = [text for number, text in enumerate(texts) if number % 20 == 7]
