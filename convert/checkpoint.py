@@ -214,7 +214,8 @@ def _open(folder: Folder, *, download: bool) -> Checkpoint:
 def _read_object(
     folder: Folder, name: str, code: str, *, infinities: bool = False
 ) -> dict[str, Any]:
-    raw = folder.read(name, 0, min(folder.sizes[name], MAX_JSON_BYTES) + 1)
+    with folder.path(name).open("rb") as file:
+        raw = file.read(MAX_JSON_BYTES + 1)
     return parse_object(raw, code, folder.label + "/" + name, infinities=infinities)
 
 

@@ -245,10 +245,11 @@ def _show(
     target = loaded.target.path if loaded.target else "TARGET"
     tokens = conversion.fitted.draft.speculative_tokens or 3
     quantised = bool(loaded.target and loaded.target.config.get("quantization_config"))
-    engines: tuple[serve.Engine, ...] = {
+    by_destination: dict[str, tuple[serve.Engine, ...]] = {
         "sglang": ("sglang",),
         "universal": ("vllm", "sglang"),
-    }.get(conversion.destination, ("vllm",))
+    }
+    engines = by_destination.get(conversion.destination, ("vllm",))
     for engine in engines:
         config = conversion.fitted.writing.config
         console.line("serve with:")

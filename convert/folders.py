@@ -89,6 +89,7 @@ class HubFolder:
         info = HfApi().model_info(repo, revision=revision, files_metadata=True)
         files = [file for file in info.siblings or () if "/" not in file.rfilename]
         self.label = label
+        self.repo, self.requested = repo, revision
         self.name: str | None = repo
         self.revision = info.sha
         self.sizes = {file.rfilename: file.size or 0 for file in files}
@@ -100,7 +101,7 @@ class HubFolder:
         def request() -> bytes:
             from huggingface_hub import HfFileSystem
 
-            url = f"{self.name}@{self.revision}/{name}"
+            url = f"{self.repo}@{self.revision}/{name}"
             with HfFileSystem().open(url, "rb", cache_type="none") as file:
                 file.seek(start)
                 return bytes(file.read(stop - start))
@@ -113,8 +114,11 @@ class HubFolder:
         def download() -> Path:
             from huggingface_hub import hf_hub_download
 
-            assert self.name is not None  # noqa: S101
-            return Path(hf_hub_download(self.name, name, revision=self.revision))
+            # By the name that the user gave, not by commit: so the cache serves it offline, too.
+            path = Path(hf_hub_download(self.repo, name, revision=self.requested))
+            if path.parent.name != self.revision:
+                raise Unavailable("the repository changed meanwhile")
+            return path
 
         return _from_hub(self.label, download)
 

@@ -56,8 +56,7 @@ def engines(loaded: Loaded) -> dict[str, dict[str, Any]]:
 
 def _as_is(loaded: Loaded, engine: str) -> dict[str, Any]:
     checkpoint = loaded.checkpoint
-    names = list(checkpoint.tensors)
-    if LAYOUTS[engine].recognise(checkpoint.config, names) is None:
+    if not LAYOUTS[engine].loads(checkpoint.config):
         return {"as_is": "does-not-load", "differences": {}}
     try:
         reading = LAYOUTS[engine].read(checkpoint, loaded.facts)

@@ -131,10 +131,13 @@ class Writing:
 
 
 class Layout(Protocol):
-    """One framework's dialect: a module of this package with these three functions."""
+    """One framework's dialect: a module of this package with these functions."""
 
     def recognise(self, config: Mapping[str, Any], names: Sequence[str]) -> str | None:
         """The sign by which a folder is this layout, or None."""
+
+    def loads(self, config: Mapping[str, Any]) -> bool:
+        """Whether the framework itself would start with such a folder, rightly read or not."""
 
     def read(self, source: Source, target: TargetFacts | None) -> Reading:
         """Read as the framework's own loader does."""

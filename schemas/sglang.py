@@ -164,6 +164,11 @@ def recognise(config: Mapping[str, Any], names: Sequence[str]) -> str | None:  #
     return None
 
 
+def loads(config: Mapping[str, Any]) -> bool:
+    """SGLang starts with its own class and with the plugin's; any other name is refused or a target's."""
+    return (config.get("architectures") or [""])[0] in (STOCK, *PLUGIN.values())
+
+
 def read(source: Source, target: TargetFacts | None) -> Reading:
     """Read a flat checkpoint as SGLang 0.5.23 does (with the plugin, where the class says so)."""
     reading = read_flat(source, target, DIALECT)

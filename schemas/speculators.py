@@ -139,6 +139,11 @@ def recognise(config: Mapping[str, Any], names: Sequence[str]) -> str | None:  #
     return None if kind is None else f"speculators_model_type {kind}"
 
 
+def loads(config: Mapping[str, Any]) -> bool:
+    """The library starts with its own folders only (others it converts first, by its own rules)."""
+    return "speculators_model_type" in config
+
+
 def read(source: Source, target: TargetFacts | None) -> Reading:
     """Read as speculators 0.9 does."""
     return _read(source, target, _LIBRARY)

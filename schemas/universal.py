@@ -25,6 +25,11 @@ def recognise(config: Mapping[str, Any], names: Sequence[str]) -> str | None:  #
     return None
 
 
+def loads(config: Mapping[str, Any]) -> bool:
+    """All three do."""
+    return speculators.loads(config) and sglang.loads(config) and vllm.loads(config)
+
+
 def read(source: Source, target: TargetFacts | None) -> Reading:
     """Read by speculators' keys (every reader finds the same network)."""
     return speculators.read(source, target)

@@ -110,6 +110,13 @@ def recognise(config: Mapping[str, Any], names: Sequence[str]) -> str | None:  #
     return None
 
 
+def loads(config: Mapping[str, Any]) -> bool:
+    """VLLM starts with a speculators folder and with the classes it registers."""
+    if "speculators_model_type" in config and "model_type" not in config:
+        return True
+    return vllm_class((config.get("architectures") or [""])[0]) in _KNOWN
+
+
 def read(source: Source, target: TargetFacts | None) -> Reading:
     """Read as vLLM 0.32 does: a flat folder, or one in speculators' form (which has no model_type)."""
     config = source.config
