@@ -130,40 +130,47 @@ def chain(count):
     return propose
 
 
-def tree(steps, topk, count):
-    """SGLang's tree, by its lists: nodes in order of making, each branch slot with its own keys."""
+def best(scores, count):
+    """Indices of the largest, largest first."""
+    return sorted(range(len(scores)), key=lambda i: -float(scores[i]))[:count]
 
-    def best(probabilities, how_many):
-        return sorted(range(len(probabilities)), key=lambda i: -float(probabilities[i]))[:how_many]
+
+def grow(network, logits, state, position, caches, steps, topk, ancestors=False):
+    """SGLang's tree: [(token, score, parent)] in the order of making.
+
+    Each of the k branch slots has its own keys, whichever node sits in it; with `ancestors` a node would
+    take its parent's keys along instead, which SGLang does not do.
+    """
+    slots = [[list(cache) for cache in caches] for _ in range(topk)]
+    share = logits.softmax(0)
+    nodes = [(network.target_id(i), float(share[i]), None) for i in best(share, topk)]
+    frontier = [(node, state, slot) for slot, node in enumerate(range(topk))]
+    for step in range(1, steps):
+        if ancestors:
+            slots = [[list(cache) for cache in slots[parent]] for _, _, parent in frontier]
+        made = []
+        for slot, (node, hidden, _) in enumerate(frontier):
+            token, score, _ = nodes[node]
+            logits, state = network.feed(token, hidden, position + step - 1, slots[slot])
+            share = logits.softmax(0)
+            for i in best(share, topk):
+                made.append((len(nodes), state, slot))
+                nodes.append((network.target_id(i), score * float(share[i]), node))
+        frontier = [made[i] for i in best([nodes[node][1] for node, _, _ in made], topk)]
+    return nodes
+
+
+def tree(steps, topk, count):
+    """The best nodes of SGLang's tree, and the target's walk through them."""
 
     def propose(network, logits, state, position, caches):
-        prefix = [list(cache) for cache in caches]
-        slots = [[list(cache) for cache in prefix] for _ in range(topk)]
-        nodes = []  # (token, score, parent node or None)
-        share = logits.softmax(0)
-        frontier = []
-        for i in best(share, topk):
-            frontier.append((len(nodes), state))
-            nodes.append((network.target_id(i), float(share[i]), None))
-        for step in range(1, steps):
-            made = []
-            for slot, (node, hidden) in enumerate(frontier):
-                token, score, _ = nodes[node]
-                logits, state = network.feed(token, hidden, position + step - 1, slots[slot])
-                share = logits.softmax(0)
-                for i in best(share, topk):
-                    made.append((len(nodes), state))
-                    nodes.append((network.target_id(i), score * float(share[i]), node))
-            scores = [nodes[node][1] for node, _ in made]
-            frontier = [made[i] for i in best(scores, topk)]
-        kept = set(best([score for _, score, _ in nodes], count - 1))
+        nodes = grow(network, logits, state, position, caches, steps, topk)
+        kept = sorted(best([score for _, score, _ in nodes], count - 1))
 
         def accept(truth):
             at, taken = None, 0
             while True:
-                below = [
-                    n for n in sorted(kept) if nodes[n][2] == at and nodes[n][0] == truth[taken]
-                ]
+                below = [n for n in kept if nodes[n][2] == at and nodes[n][0] == truth[taken]]
                 if not below:
                     return taken
                 at, taken = below[0], taken + 1
