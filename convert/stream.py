@@ -251,9 +251,10 @@ def _check_space(plan: Plan, output: Path, *, link: bool) -> None:
 def _check_apart(plan: Plan, output: Path) -> None:
     place = output.resolve()
     for file in _sources(plan):
-        for folder in {file.absolute().parent.resolve(), file.resolve().parent}:
-            if place.is_relative_to(folder) or folder.is_relative_to(place):
-                raise Usage(f"{output} and the source {folder} would lie in one another")
+        folder = file.absolute().parent.resolve()
+        around = folder.is_relative_to(place) or file.resolve().is_relative_to(place)
+        if around or place.is_relative_to(folder):
+            raise Usage(f"{output} and its source {folder} would lie in one another")
 
 
 def _sources(plan: Plan) -> Iterator[Path]:
