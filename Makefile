@@ -1,0 +1,49 @@
+# Every target makes and uses .venv/ itself: Python >= 3.11 and a network are all that it needs.
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help install test demo lint types speculators bench clean
+
+help:  ## List the targets.
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+install: $(READY)  ## Make .venv/ with everything.
+
+$(READY): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[validate,dev]'
+	touch $@
+
+test: $(READY)  ## Run the fast tests.
+	$(BIN)/python -m pytest
+
+demo: $(READY)  ## Convert the tiny trained drafts to every layout and back, and show what was checked.
+	$(BIN)/python -m eagle3_interop.recipes.demo
+
+lint: $(READY)  ## Check style and format.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# Type checkers cannot follow an editable install: folder links give them the package's real name.
+types: $(READY)  ## Check types.
+	mkdir -p build/types/eagle3_interop
+	for folder in convert recipes schemas validators; do \
+		ln -sfn "$(CURDIR)/$$folder" build/types/eagle3_interop/$$folder; done
+	MYPYPATH=build/types $(BIN)/mypy convert recipes schemas validators
+
+speculators: $(READY)  ## Run the tests that the real speculators library judges.
+	EAGLE3_SPECULATORS_PYTHON="$$($(BIN)/python tests/engines/build_env.py speculators | tail -n 1)" \
+		$(BIN)/python -m pytest -m speculators
+
+bench: $(READY)  ## Measure speed and memory side by side with cp.
+	$(BIN)/python benchmarks/bench_convert.py
+
+clean:  ## Remove what the targets made.
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -1,0 +1,200 @@
+"""The commands: exit codes, what stands on stdout, and what importing them costs."""
+
+import json
+import subprocess
+import sys
+
+import drafts
+import pytest
+from typer.testing import CliRunner
+
+from eagle3_interop.convert import cli
+from eagle3_interop.schemas.codes import CODES
+from eagle3_interop.schemas.registry import DESTINATIONS, SOURCES
+
+OPTIONS = {
+    "--target", "--target-name", "--stock", "--taps", "--set", "--dtype", "--max-shard-size", "--link",
+    "--canonical-names", "--digest", "--overwrite", "--dry-run", "--json", "--quiet", "--help",
+}  # fmt: skip
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+def command(name):
+    return next(item for item in cli.app.registered_commands if (item.name or "") == name)
+
+
+def test_every_source_converts_to_every_destination():
+    names = {item.name for item in cli.app.registered_commands if item.name}
+    assert names == {f"{a}-to-{b}" for a in (*SOURCES, "auto") for b in DESTINATIONS}
+
+
+def test_the_names_typed_out_in_the_cli_are_those_of_the_registry():
+    assert (*SOURCES, "auto") == cli.SOURCES
+    assert cli.DESTINATIONS == DESTINATIONS
+
+
+def test_the_options_of_a_conversion_are_frozen():
+    output = run("auto-to-sglang", "--help").stdout
+    found = {word.strip(",") for word in output.split() if word.startswith("--")}
+    assert found == OPTIONS
+
+
+def test_help_imports_neither_torch_nor_transformers_nor_the_hub():
+    script = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from eagle3_interop.convert.cli import app\n"
+        "assert CliRunner().invoke(app, ['--help']).exit_code == 0\n"
+        "assert CliRunner().invoke(app, ['auto-to-sglang', '--help']).exit_code == 0\n"
+        "print(*({'torch', 'transformers', 'huggingface_hub', 'numpy'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == ""
+
+
+def test_a_conversion_exits_with_0_and_prints_one_json_object(tmp_path):
+    source = drafts.speculators(tmp_path / "source")
+    result = run("speculators-to-sglang", source, tmp_path / "out", "--json")
+    assert result.exit_code == 0
+    report = json.loads(result.stdout)
+    assert set(report) == {"status", "source", "output", "draft", "findings", "tensors"}
+    assert report["status"] == "ok"
+    assert report["source"] == {"layout": "speculators", "path": str(source)}
+    assert report["output"] == {"layout": "sglang", "path": str(tmp_path / "out")}
+    assert set(report["findings"][0]) == {"code", "severity", "where", "message", "fix"}
+    assert set(report["tensors"][0]) == {"source", "output", "op"}
+
+
+def test_a_refusal_exits_with_3_and_writes_nothing(tmp_path):
+    source = drafts.speculators(tmp_path / "source")
+    result = run("sglang-to-vllm", source, tmp_path / "out", "--json")
+    assert result.exit_code == 3
+    report = json.loads(result.stdout)
+    assert report["status"] == "refused"
+    assert report["findings"][0]["code"] == "wrong-layout"
+    assert "speculators-to-" in report["findings"][0]["fix"]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--taps", "embed,x"),
+        ("--set", "nonsense"),
+        ("--set", "no.such.key=1"),
+        ("--set", "residual=sideways"),
+        ("--max-shard-size", "huge"),
+        ("--dtype", "int8"),
+        ("--no-such-option",),
+    ],
+)
+def test_wrong_usage_exits_with_2(tmp_path, arguments):
+    source = drafts.speculators(tmp_path / "source")
+    result = run("auto-to-vllm", source, tmp_path / "out", *arguments)
+    assert result.exit_code == 2
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_existing_output_is_refused_without_overwrite(tmp_path):
+    source = drafts.speculators(tmp_path / "source")
+    assert run("auto-to-vllm", source, tmp_path / "out").exit_code == 0
+    assert run("auto-to-vllm", source, tmp_path / "out").exit_code == 2
+    assert run("auto-to-vllm", source, tmp_path / "out", "--overwrite").exit_code == 0
+
+
+def test_a_missing_source_exits_with_2_and_one_line(tmp_path):
+    result = run("auto-to-vllm", tmp_path / "absent", tmp_path / "out")
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_dry_run_reports_everything_and_writes_nothing(tmp_path):
+    source = drafts.speculators(tmp_path / "source")
+    result = run("auto-to-vllm", source, tmp_path / "out", "--dry-run", "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["tensors"]
+    assert not (tmp_path / "out").exists()
+
+
+def test_quiet_prints_nothing_when_all_is_well(tmp_path):
+    source = drafts.speculators(tmp_path / "source")
+    result = run("auto-to-vllm", source, tmp_path / "out", "--quiet")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_a_conversion_for_sglang_ends_with_a_launch_command_whose_counts_agree(tmp_path):
+    source = drafts.speculators(tmp_path / "source")
+    result = run("auto-to-sglang", source, tmp_path / "out")
+    line = result.stdout.splitlines()[-1]
+    assert "--speculative-algorithm EAGLE3 " in line
+    assert (
+        "--speculative-num-steps 4 --speculative-eagle-topk 1 --speculative-num-draft-tokens 5"
+        in line
+    )
+
+
+def test_a_conversion_that_needs_the_plugin_says_so_in_the_launch_command(tmp_path):
+    source = drafts.speculators(tmp_path / "source", norm_before_residual=True)
+    result = run("auto-to-sglang", source, tmp_path / "out")
+    assert "needs-sglang-plugin" in result.stderr
+    command = result.stdout.splitlines()[-1].strip()
+    assert command.startswith("SGLANG_EXTERNAL_MODEL_PACKAGE=eagle3_interop.sglang_plugin python")
+
+
+def test_diff_exits_with_0_for_one_network_in_two_layouts(tmp_path):
+    source = drafts.speculators(tmp_path / "source")
+    run("auto-to-sglang", source, tmp_path / "out")
+    assert run("diff", source, tmp_path / "out").exit_code == 0
+
+
+def test_diff_exits_with_1_and_names_what_differs(tmp_path):
+    one = drafts.speculators(tmp_path / "one")
+    other = drafts.speculators(tmp_path / "other", norm_before_residual=True)
+    result = run("diff", one, other, "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["differences"] == {"residual": ["raw", "normed"]}
+
+
+def test_diff_names_a_tensor_that_differs(tmp_path):
+    one = drafts.speculators(tmp_path / "one")
+    tensors = drafts.speculators_tensors()
+    tensors["norm.weight"] = tensors["norm.weight"] * 2
+    other = drafts.speculators(tmp_path / "other", tensors)
+    result = run("diff", one, other, "--json")
+    assert json.loads(result.stdout)["tensors"] == {"norm.weight": "different"}
+
+
+def test_inspect_says_what_another_engine_would_compute_from_the_same_folder(tmp_path):
+    source = drafts.sglang(tmp_path / "source")
+    result = run("inspect", source, "--json")
+    vllm = json.loads(result.stdout)["engines"]["vllm"]
+    assert vllm["as_is"] == "different"
+    assert vllm["differences"]["taps"] == [[1, 3, 5], [0, 2, 4]]
+
+
+def test_inspect_says_which_engines_a_conversion_exists_for(tmp_path):
+    source = drafts.speculators(tmp_path / "source", norm_before_residual=True)
+    engines = json.loads(run("inspect", source, "--json").stdout)["engines"]
+    assert {name: facts["convertible"] for name, facts in engines.items()} == {
+        "speculators": "stock",
+        "sglang": "plugin",
+        "vllm": "stock",
+    }
+
+
+@pytest.mark.parametrize("code", sorted(CODES))
+def test_explain_knows_every_code(code):
+    result = run("explain", code)
+    assert result.exit_code == 0
+    assert CODES[code].meaning in result.stdout
+
+
+def test_explain_suggests_a_code_for_a_misspelled_one():
+    result = run("explain", "residual-norm")
+    assert result.exit_code == 2
+    assert "residual-normed" in result.stderr
