@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install test demo lint types speculators bench clean
+.PHONY: help install test demo lint types speculators docs bench clean
 
 help:  ## List the targets.
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -41,6 +41,9 @@ types: $(READY)  ## Check types.
 speculators: $(READY)  ## Run the tests that the real speculators library judges.
 	EAGLE3_SPECULATORS_PYTHON="$$($(BIN)/python tests/engines/build_env.py speculators | tail -n 1)" \
 		$(BIN)/python -m pytest -m speculators
+
+docs: $(READY)  ## Write the pages that are generated.
+	$(BIN)/python docs/findings.py
 
 bench: $(READY)  ## Measure speed and memory side by side with cp.
 	$(BIN)/python benchmarks/bench_convert.py

@@ -329,6 +329,21 @@ CODES: dict[str, Code] = {
     "wrong-target": Code(
         "error", "Draft and target do not belong together.", "Give the target it was trained for."
     ),
+    "not-a-target": Code(
+        "error",
+        "This does not load as a causal language model.",
+        "Give the model that the draft proposes tokens for.",
+    ),
+    "needs-target": Code(
+        "error",
+        "The draft uses a table of the target's, and no target was given.",
+        "Give --target.",
+    ),
+    "non-finite-weights": Code(
+        "error",
+        "A tensor holds NaN or infinite values: every proposal would be noise.",
+        "Export the checkpoint again from the trainer.",
+    ),
     # Rope.
     "nested-rope": Code(
         "error",
@@ -408,6 +423,13 @@ CODES: dict[str, Code] = {
     "link-copied": Code("note", "Files on another file system were copied, not linked."),
     "code-left": Code("note", "Code files are never carried along."),
     "engine-version": Code("note", "The destination needs a recent version for this feature."),
+    # A push.
+    "local-path": Code(
+        "error",
+        "A path of this machine stands in a config that is to be published.",
+        "Convert with --target-name ORG/NAME.",
+    ),
+    "broken-card": Code("error", "The model card cannot be understood.", "Correct README.md."),
     # A launch command.
     "serve-algorithm": Code(
         "error",
@@ -421,10 +443,14 @@ CODES: dict[str, Code] = {
         "Give --speculative-num-draft-tokens as steps + 1.",
     ),
     "serve-counts": Code(
-        "error", "The counts do not fit each other, or one is absent.", "Use the command that serve prints."
+        "error",
+        "The counts do not fit each other, or one is absent.",
+        "Use the command that serve prints.",
     ),
     "serve-counts-chosen": Code(
-        "note", "SGLang chooses steps, top-k and draft tokens itself.", "eagle3-validate --sweep measures them."
+        "note",
+        "SGLang chooses steps, top-k and draft tokens itself.",
+        "eagle3-validate --sweep measures them.",
     ),
     "serve-context": Code(
         "error",
@@ -442,7 +468,11 @@ CODES: dict[str, Code] = {
         "SGLang's own classes do not include this draft's.",
         "Start with SGLANG_EXTERNAL_MODEL_PACKAGE=eagle3_interop.sglang_plugin.",
     ),
-    "serve-window": Code("warning", "A window on the command line replaces what the draft was trained with."),
-    "serve-pages": Code("error", "Trees and pages of this size do not go together.", "--page-size 1"),
+    "serve-window": Code(
+        "warning", "A window on the command line replaces what the draft was trained with."
+    ),
+    "serve-pages": Code(
+        "error", "Trees and pages of this size do not go together.", "--page-size 1"
+    ),
     "serve-method": Code("error", "vLLM would not draft as EAGLE-3.", '"method": "eagle3"'),
 }
