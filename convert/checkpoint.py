@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from eagle3_interop.convert.folders import Folder, open_folder, safe_names
-from eagle3_interop.convert.pickles import read_pickle
+from eagle3_interop.convert.pickles import RESAVE, read_pickle
 from eagle3_interop.convert.plan import Stored
 from eagle3_interop.convert.safetensors_file import Header, decode, parse_header
 from eagle3_interop.convert.strict import MAX_JSON_BYTES, parse_object, refusal
@@ -157,7 +157,7 @@ def read_file(
     if not name.endswith(".safetensors"):
         tensors = read_pickle(folder.path(name))
         if not tensors:
-            raise refusal("unreadable-pickle", name, "holds no tensors at its top level")
+            raise refusal("unreadable-pickle", name, "holds no tensors at its top level", RESAVE)
         return tensors, None
     label = folder.path(name) if download else Path(folder.label, name)
     header = parse_header(lambda a, b: folder.read(name, a, b), folder.sizes[name], label)

@@ -35,7 +35,7 @@ _DTYPES = {
 _ZIP_ERRORS = (
     zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, struct.error,
 )  # fmt: skip
-_RESAVE = "Load it with torch.load(..., weights_only=True), and save the tensors as safetensors."
+RESAVE = "Load it with torch.load(..., weights_only=True), and save the tensors as safetensors."
 
 _Sizes = tuple[int, ...]
 
@@ -118,7 +118,7 @@ def read_pickle(path: Path) -> dict[str, Stored]:
                 raw = archive.read(members["data.pkl"])
         except _ZIP_ERRORS as error:
             message = f"not a zip file as torch.save writes it: {error}"
-            raise refusal("unreadable-pickle", path, message, _RESAVE) from error
+            raise refusal("unreadable-pickle", path, message, RESAVE) from error
         notes = _unpickle(raw, path)
         return {
             name: _locate(name, note, members, file, path)
@@ -140,9 +140,9 @@ def _check_members(
     if pickled is None or pickled.file_size > MAX_JSON_BYTES:
         raise refusal("broken-file", path, "holds no data.pkl, or one too large to be meant")
     if any(info.compress_type != zipfile.ZIP_STORED for info in members.values()):
-        raise refusal("unreadable-pickle", path, "its members are compressed", _RESAVE)
+        raise refusal("unreadable-pickle", path, "its members are compressed", RESAVE)
     if "byteorder" in members and archive.read(members["byteorder"]) != b"little":
-        raise refusal("unreadable-pickle", path, "its numbers are not little-endian", _RESAVE)
+        raise refusal("unreadable-pickle", path, "its numbers are not little-endian", RESAVE)
 
 
 def _unpickle(raw: bytes, path: Path) -> Mapping[Any, Any]:
@@ -155,7 +155,7 @@ def _unpickle(raw: bytes, path: Path) -> Mapping[Any, Any]:
     except Exception as error:  # a hostile pickle can make the unpickler raise anything
         raise refusal("broken-file", path, f"its pickle is damaged: {error}") from error
     if not isinstance(value, dict):
-        raise refusal("unreadable-pickle", path, "does not hold a dictionary of tensors", _RESAVE)
+        raise refusal("unreadable-pickle", path, "does not hold a dictionary of tensors", RESAVE)
     return value
 
 
@@ -174,7 +174,7 @@ def _locate(
     if note.dtype not in ITEM_BYTES:
         raise refusal("broken-file", path, f"{name!r} has an unknown dtype")
     if not _is_contiguous(note.shape, note.stride):
-        raise refusal("unreadable-pickle", path, f"{name!r} is stored transposed", _RESAVE)
+        raise refusal("unreadable-pickle", path, f"{name!r} is stored transposed", RESAVE)
     member = members.get(f"data/{note.storage.key}")
     item = ITEM_BYTES[note.dtype]
     first, length = note.offset * item, prod(note.shape) * item

@@ -17,6 +17,12 @@ ITEM_BYTES = {
     "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8,
 }  # fmt: skip
 
+# Every dtype of safetensors 0.8; those without whole bytes or a numpy type are only ever copied.
+ITEM_BITS = {name: 8 * size for name, size in ITEM_BYTES.items()} | {
+    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+    "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "C64": 64,
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Stored:
@@ -101,7 +107,7 @@ class Output:
     @property
     def nbytes(self) -> int:
         """Size of the tensor's data in bytes."""
-        return ITEM_BYTES[self.dtype] * prod(self.shape)
+        return ITEM_BITS[self.dtype] * prod(self.shape) // 8
 
 
 @dataclass(frozen=True)

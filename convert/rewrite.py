@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from eagle3_interop.convert.plan import ITEM_BYTES, Output, Rewrite, Stored
-from eagle3_interop.convert.safetensors_file import NUMPY
+from eagle3_interop.convert.plan import Output, Rewrite, Stored
+from eagle3_interop.convert.safetensors_file import numpy_dtype
 from eagle3_interop.convert.strict import refusal
 
 SLAB_BYTES = 4 << 20
@@ -35,7 +35,8 @@ def rewritten(file: int, output: Output, op: Rewrite) -> Iterator[Array]:
     rows = np.arange(count) if op.rows is None else np.asarray(op.rows)
     if rows.size and (rows.min() < 0 or rows.max() >= count):
         raise ValueError(f"{output.name}: rows beyond the {count} of {op.source.name}")
-    step = max(1, SLAB_BYTES // max(1, width * ITEM_BYTES[op.source.dtype]))
+    item = numpy_dtype(op.source.dtype, op.source.name).itemsize
+    step = max(1, SLAB_BYTES // max(1, width * item))
     block = output.shape[-1] // len(op.blocks) if op.blocks else 0
     for first in range(0, len(rows), step):
         values = _read_rows(file, op.source, rows[first : first + step], width)
@@ -54,7 +55,7 @@ def cast(values: Array, dtype: str, name: str) -> Array:
         Refused: a finite value would become infinite, or an integer another one.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        result = values.astype(NUMPY[dtype])
+        result = values.astype(numpy_dtype(dtype, name))
     _check_fits(result, _is_finite(values), name)
     if not _is_float(values) and not np.array_equal(result.astype(values.dtype), values):
         raise _overflow(name, f"its integers do not all fit {dtype}")
@@ -70,8 +71,8 @@ def _matrix(op: Rewrite) -> tuple[int, int]:
 
 
 def _read_rows(file: int, source: Stored, rows: Array, width: int) -> Array:
-    values: Array = np.empty((len(rows), width), NUMPY[source.dtype])
-    row_bytes = width * ITEM_BYTES[source.dtype]
+    values: Array = np.empty((len(rows), width), numpy_dtype(source.dtype, source.name))
+    row_bytes = width * values.itemsize
     target = values.view(np.uint8).reshape(-1).data
     breaks = [0, *(np.flatnonzero(np.diff(rows) != 1) + 1).tolist(), len(rows)]
     for first, last in pairwise(breaks):
@@ -100,7 +101,7 @@ def _computed(values: Array, output: Output, op: Rewrite, block: int) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):
         if op.scale is not None:
             wide *= np.asarray(op.scale, wide.dtype)
-        result = _blocks(wide, op, block).astype(NUMPY[output.dtype])
+        result = _blocks(wide, op, block).astype(numpy_dtype(output.dtype, output.name))
     _check_fits(result, finite, output.name)
     return result
 

@@ -17,18 +17,11 @@ from typing import Any, TypeGuard
 import ml_dtypes
 import numpy as np
 
-from eagle3_interop.convert.plan import ITEM_BYTES, Stored
+from eagle3_interop.convert.plan import ITEM_BITS, Stored
 from eagle3_interop.convert.strict import MAX_JSON_BYTES, parse_object, refusal
 
 Read = Callable[[int, int], bytes]
 """Bytes [start, stop) of a file; fewer where it ends early."""
-
-# Dtypes that this tool only ever names or copies, in bits.
-_OTHER_BITS = {
-    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
-    "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "C64": 64,
-}  # fmt: skip
-ITEM_BITS = {name: 8 * size for name, size in ITEM_BYTES.items()} | _OTHER_BITS
 
 NUMPY: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(bool),
@@ -130,12 +123,23 @@ def format_header(
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     position = 0
     for name, dtype, shape in tensors:
-        stop = position + ITEM_BYTES[dtype] * prod(shape)
+        stop = position + ITEM_BITS[dtype] * prod(shape) // 8
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [position, stop]}
         position = stop
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text
+
+
+def numpy_dtype(dtype: str, name: str) -> np.dtype[Any]:
+    """The type, numpy's or ml_dtypes', of a tensor's values.
+
+    Raises:
+        Refused: there is none (code ``unknown-dtype``).
+    """
+    if dtype not in NUMPY:
+        raise refusal("unknown-dtype", name, f"cannot be computed with: its dtype is {dtype}")
+    return NUMPY[dtype]
 
 
 def decode(raw: bytes, tensor: Stored) -> np.ndarray[Any, Any]:
@@ -144,13 +148,10 @@ def decode(raw: bytes, tensor: Stored) -> np.ndarray[Any, Any]:
     Raises:
         Refused: numpy has no such dtype (code ``unknown-dtype``).
     """
-    if tensor.dtype not in NUMPY:
-        raise refusal(
-            "unknown-dtype", tensor.name, f"values of dtype {tensor.dtype} cannot be read"
-        )
+    dtype = numpy_dtype(tensor.dtype, tensor.name)
     if tensor.dtype == "BOOL":  # any byte but 0 is true, as in torch; numpy relies on 0 and 1
         return np.not_equal(np.frombuffer(raw, np.uint8), 0).reshape(tensor.shape)
-    values: np.ndarray[Any, Any] = np.frombuffer(raw, NUMPY[tensor.dtype])
+    values: np.ndarray[Any, Any] = np.frombuffer(raw, dtype)
     return values.reshape(tensor.shape)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from eagle3_interop.convert.output_folder import check_free, output_folder
 from eagle3_interop.convert.plan import (
-    ITEM_BYTES,
+    ITEM_BITS,
     Copy,
     Make,
     Output,
@@ -194,7 +194,7 @@ def _write_safetensors(path: Path, file: Written, report: Progress) -> None:
 
 def aligned(tensors: Iterable[Output]) -> list[Output]:
     """The tensors, wider dtypes first and otherwise in the given order, so that each is aligned."""
-    return sorted(tensors, key=lambda tensor: -ITEM_BYTES[tensor.dtype])
+    return sorted(tensors, key=lambda tensor: -ITEM_BITS[tensor.dtype])
 
 
 def _runs(tensors: list[Output]) -> Iterator[list[Output]]:

@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from eagle3_interop.convert import safetensors_file
+from eagle3_interop.convert.plan import ITEM_BITS
 from eagle3_interop.convert.safetensors_file import decode, format_header, parse_header, read_header
 from eagle3_interop.schemas.findings import Refused
 
@@ -125,7 +126,7 @@ def test_every_dtype_of_the_library_is_known(tmp_path):
         pass
     _, _, known = str(error.value).partition("expected one of ")
     names = {word.strip("`, ") for word in known.partition(" at ")[0].split()}
-    assert names == set(safetensors_file.ITEM_BITS)
+    assert names == set(ITEM_BITS)
 
 
 def test_the_bytes_of_a_tensor_are_where_its_header_says(tmp_path):

@@ -22,6 +22,7 @@ from eagle3_interop.convert import kernel, stream
 from eagle3_interop.convert.checkpoint import open_checkpoint
 from eagle3_interop.convert.output_folder import remove_leftovers
 from eagle3_interop.convert.plan import Copy, Make, Output, Plan, Rewrite, Stored, Taken, Written
+from eagle3_interop.convert.safetensors_file import format_header
 from eagle3_interop.schemas.findings import Refused, Unavailable, Usage
 
 RANDOM = np.random.default_rng(0)
@@ -435,3 +436,15 @@ def test_a_vanished_source_is_said(source, output):
     gone = Stored(source / "gone", "a", "F32", (1,), 0, 4)
     with pytest.raises(Unavailable, match="gone"):
         stream.write(written(copied(gone)), output)
+
+
+@pytest.mark.parametrize("dtype", ["F8_E8M0", "F4"])
+def test_a_dtype_without_numbers_here_is_copied_and_never_computed_with(source, output, dtype):
+    count = 6 if dtype == "F8_E8M0" else 12
+    header = format_header([("scales", dtype, (1, count))], {})
+    (source / "model.safetensors").write_bytes(header + b"scales")
+    scales = open_checkpoint(str(source)).stored["scales"]
+    stream.write(written(copied(scales)), output)
+    assert (output / "model.safetensors").read_bytes().endswith(b"scales")
+    with pytest.raises(Refused, match=dtype):
+        stream.write(written(rewritten(scales, dtype="F32")), output, overwrite=True)
