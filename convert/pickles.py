@@ -6,13 +6,15 @@ tensors, replaced by ones that only take notes, and refuses every other name. Wh
 where each tensor's bytes lie, as a safetensors header does.
 """
 
+import errno
 import os
 import pickle
 import pickletools
 import struct
 import zipfile
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from io import BytesIO
 from math import prod
 from pathlib import Path
@@ -31,9 +33,9 @@ _DTYPES = {
     "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
     "uint16": "U16", "uint32": "U32", "uint64": "U64",
 }  # fmt: skip
-# What zipfile raises for damaged or unusual files.
 _ZIP_ERRORS = (
-    zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, struct.error,
+    zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError, ValueError,
+    struct.error,
 )  # fmt: skip
 RESAVE = "Load it with torch.load(..., weights_only=True), and save the tensors as safetensors."
 
@@ -110,21 +112,27 @@ def read_pickle(path: Path) -> dict[str, Stored]:
             form that cannot be read in place (``unreadable-pickle``).
         OSError: the file cannot be read.
     """
-    with path.open("rb") as file:
-        try:
-            with zipfile.ZipFile(file) as archive:
-                members = {_key(info.filename): info for info in archive.infolist()}
-                _check_members(archive, members, path)
-                raw = archive.read(members["data.pkl"])
-        except _ZIP_ERRORS as error:
-            message = f"not a zip file as torch.save writes it: {error}"
-            raise refusal("unreadable-pickle", path, message, RESAVE) from error
-        notes = _unpickle(raw, path)
+    with path.open("rb") as file, _faults_refused(path), zipfile.ZipFile(file) as archive:
+        members = {_key(info.filename): info for info in archive.infolist()}
+        _check_members(archive, members, path)
+        notes = _unpickle(archive.read(members["data.pkl"]), path)
         return {
             name: _locate(name, note, members, file, path)
             for name, note in notes.items()
             if isinstance(note, _Tensor) and isinstance(name, str)
         }
+
+
+@contextmanager
+def _faults_refused(path: Path) -> Iterator[None]:
+    """Refuse what zipfile raises for damaged files: seeking to places that cannot be, for one."""
+    try:
+        yield
+    except _ZIP_ERRORS as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise
+        message = f"not a zip file as torch.save writes it: {error}"
+        raise refusal("unreadable-pickle", path, message, RESAVE) from error
 
 
 def _key(member: str) -> str:

@@ -277,7 +277,7 @@ def hub(folder, tmp_path_factory):
     Hub.files = {path.name: path.read_bytes() for path in folder.iterdir()}
     Hub.requested = []
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     yield {
         **{key: value for key, value in os.environ.items() if not key.startswith("HF_")},
