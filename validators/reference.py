@@ -264,6 +264,7 @@ class Network:
             entry = self._norm(f"{name}.input_layernorm", stream)
             residual = stream
         self._record(trace, f"{name}.input", entry)
+        self._record(trace, f"{name}.residual", residual)
         attention = self._attention(index, entry, rotation, cache)
         stream = residual + self._record(trace, f"{name}.attention", attention)
         mlp = self._mlp(f"{name}.mlp", self._norm(f"{name}.post_attention_layernorm", stream))
