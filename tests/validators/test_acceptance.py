@@ -7,15 +7,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from eagle3_interop.schemas.findings import Usage
 from eagle3_interop.validators.acceptance import (
     Acceptance,
-    Shape,
-    batches,
     best_by_cost,
     bootstrap,
-    chain_lengths,
-    draft_steps,
     measure,
+    measure_sampled,
     walk,
 )
+from eagle3_interop.validators.drafting import Shape, batches, chain_lengths, draft_steps
 from eagle3_interop.validators.target import Target
 from eagle3_interop.validators.texts import Text, write_texts
 
@@ -173,3 +171,63 @@ def test_the_summary_has_the_reports_keys():
 def test_shapes_that_sglang_would_not_run(shape):
     with pytest.raises(Usage):
         Shape(*shape).checked()
+
+
+def probabilities(target, tokens, temperature):
+    final = target.features(torch.tensor([tokens]), ()).final[0, -1]
+    return (target.logits(final) / temperature).softmax(-1)
+
+
+@pytest.mark.parametrize("kind", ["plain", "reduced-vocabulary"])
+def test_sampled_acceptance_is_unbiased(drafts, serial, target, kind):
+    """Over all continuations, weighted as the target samples them, the estimate is the exact expectation.
+
+    The exact one plays the engine's rule through: a greedy proposal d is accepted with p(d), one sampled from
+    q with min(1, p/q), so the first token a is drafted and accepted with probability min(p(a), q(a)).
+    """
+    temperature, prompt = 0.8, [1, 2, 3, 5]
+    draft = drafts.make_draft(**DRAFT | KINDS[kind])
+    tensors = drafts.make_tensors(draft, seed=5)
+    network, engine = drafts.make_network(draft, seed=5), serial.SerialDraft(draft, tensors)
+    streams = target.features(torch.tensor([prompt[:-1]]), draft.taps).taps
+    caches = [[]]
+    for position in range(3):
+        hidden = engine.fused([streams[tap][0, position] for tap in draft.taps])
+        logits, state = engine.feed(prompt[position + 1], hidden, position, caches)
+
+    def spread(logits):
+        q = torch.zeros(VOCABULARY)
+        for i, share in enumerate((logits / temperature).softmax(0)):
+            q[engine.target_id(i)] = share
+        return q
+
+    p, q = probabilities(target, prompt, temperature), spread(logits)
+    exact = torch.zeros(2, 2, dtype=torch.float64)
+    found = torch.zeros(2, 2, dtype=torch.float64)
+    for a in range(VOCABULARY):
+        p2 = probabilities(target, [*prompt, a], temperature)
+        q2 = spread(engine.feed(a, state, 3, [list(caches[0])])[0])
+        if a == q.argmax():
+            exact[0] += torch.tensor([p[a], p[a] * p2[q2.argmax()]])
+        both = torch.minimum(p, q)[a]
+        exact[1] += torch.tensor([both, both * torch.minimum(p2, q2).sum()])
+        for b in range(VOCABULARY):
+            text = Text(tuple(prompt[:-1]), (prompt[-1], a, b), 2)
+            one = measure_sampled(network, target, [text], 2, temperature)
+            found += p[a] * p2[b] * torch.tensor([one.greedy, one.probabilistic])
+    assert torch.allclose(found, exact, atol=1e-6)
+    assert float(exact[:, 0].min()) > 1e-3
+
+
+def test_sampled_acceptance_agrees_with_walks_over_the_same_texts(drafts, target):
+    """In expectation the engine's own counter; here within what 60 texts leave to chance."""
+    network = drafts.make_network(drafts.make_draft(**DRAFT), seed=5)
+    texts = write_texts(target, PROMPTS * 12, 40, 3, temperature=1.0, seed=4).texts
+    expected = measure_sampled(network, target, texts, 3, 1.0, token_budget=300)
+    walked = measure(network, target, texts, [Shape.chain(3)])[Shape.chain(3)]
+    assert expected.starts == 60 * 39
+    assert abs(expected.accept_length - walked.accept_length) < 0.1
+    assert list(expected.greedy) == sorted(expected.greedy, reverse=True)
+    summary = expected.summary()
+    assert summary["interval"][0] < summary["accept_length"] < summary["interval"][1]
+    assert summary["accept_length"] == pytest.approx(1 + sum(e for _, e in expected.prompts) / 2340)

@@ -6,7 +6,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from eagle3_interop.validators.acceptance import Shape, batches, measure, tree_paths
+from eagle3_interop.validators.acceptance import measure
+from eagle3_interop.validators.drafting import Shape, batches, tree_paths
 from eagle3_interop.validators.target import Target
 from eagle3_interop.validators.texts import Text, write_texts
 
