@@ -1,9 +1,14 @@
 """Acceptance against an engine that runs one token at a time, and its statistics."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from eagle3_interop.convert.checkpoint import open_checkpoint
+from eagle3_interop.schemas import speculators
 from eagle3_interop.schemas.findings import Usage
 from eagle3_interop.validators.acceptance import (
     Acceptance,
@@ -14,8 +19,12 @@ from eagle3_interop.validators.acceptance import (
     walk,
 )
 from eagle3_interop.validators.drafting import Shape, batches, chain_lengths, draft_steps
+from eagle3_interop.validators.reference import Network
 from eagle3_interop.validators.target import Target
-from eagle3_interop.validators.texts import Text, write_texts
+from eagle3_interop.validators.texts import Text, encode, read_prompts, write_texts
+from eagle3_interop.validators.weights import Weights
+
+DATA = Path(__file__).parents[1] / "data"
 
 VOCABULARY = 7
 PROMPTS = [[1, 2, 3], [4], [5, 6, 1, 2, 3, 3, 1], [2, 2], [6, 5, 4, 3, 2, 1]]
@@ -231,3 +240,43 @@ def test_sampled_acceptance_agrees_with_walks_over_the_same_texts(drafts, target
     summary = expected.summary()
     assert summary["interval"][0] < summary["accept_length"] < summary["interval"][1]
     assert summary["accept_length"] == pytest.approx(1 + sum(e for _, e in expected.prompts) / 2340)
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    """The trained target and the texts that the recorded counters are of."""
+    target = Target.load(DATA / "target")
+    prompts = encode(read_prompts(DATA / "prompts.jsonl"), None, target.vocabulary_size)
+    return target, write_texts(target, prompts, 96, 5).texts
+
+
+def trained(name):
+    source = open_checkpoint(str(DATA / "drafts" / name))
+    reading = speculators.read(source)
+    return Network(reading.draft, Weights.read(reading, source))
+
+
+RECORDED = json.loads((DATA / "acceptance.json").read_text())
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_trained_drafts_have_the_counters_of_speculators_own_class(tiny, name):
+    """Recorded when the pair was trained, from a serial replay with the real model class."""
+    target, texts = tiny
+    found = measure(trained(name), target, texts, [Shape.chain(4)])[Shape.chain(4)]
+    expected = RECORDED[name]
+    assert (found.drafts, found.accepted) == (expected["drafts"], expected["accepted"])
+    assert list(found.per_position) == expected["per_position"]
+
+
+TREES = {
+    Shape(3, 3, 8): (812, 1489, (688, 559, 242)),
+    Shape(5, 4, 16): (702, 1621, (603, 530, 291, 115, 82)),
+}
+
+
+def test_trees_of_the_trained_draft_have_sglangs_counters(tiny):
+    """SGLang 0.5.23's own counters; were keys to follow ancestors the second would be 700 and 1619."""
+    target, texts = tiny
+    for shape, found in measure(trained("plain"), target, texts, list(TREES)).items():
+        assert (found.drafts, found.accepted, found.per_position) == TREES[shape]

@@ -1,0 +1,198 @@
+"""Prompts of a file or of the package, and the texts that the target makes of them."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from eagle3_interop.schemas.findings import Usage
+from eagle3_interop.validators.target import Target
+from eagle3_interop.validators.texts import (
+    Prompt,
+    Text,
+    bundled_prompts,
+    disagreements,
+    encode,
+    load_tokenizer,
+    parse_prompts,
+    read_prompts,
+    write_texts,
+)
+
+TINY = Path(__file__).parents[1] / "data" / "target"
+
+
+@pytest.fixture(scope="module")
+def target():
+    return Target.load(TINY)
+
+
+def test_bundled_prompts_are_varied():
+    prompts = bundled_prompts()
+    contents = [prompt.messages[0]["content"] for prompt in prompts]
+    assert len(prompts) == 40
+    assert len(set(contents)) == 40
+    assert sum(not text.isascii() for text in contents) >= 7
+    assert max(map(len, contents)) < 120
+
+
+def test_json_lines():
+    lines = [
+        {"prompt": "raw text"},
+        {
+            "messages": [
+                {"role": "system", "content": "Be brief."},
+                {"role": "user", "content": "Hi"},
+            ]
+        },
+        {"token_ids": [1, 2], "completion_token_ids": [3, 4]},
+    ]
+    found = parse_prompts("\n" + "\n\n".join(map(json.dumps, lines)) + "\n", "p.jsonl")
+    assert found[0] == Prompt(text="raw text", where="p.jsonl:2")
+    assert found[1].messages == tuple(lines[1]["messages"])
+    assert found[2] == Prompt(token_ids=(1, 2), completion=(3, 4), where="p.jsonl:6")
+
+
+def test_plain_lines_are_user_messages():
+    found = parse_prompts("Hello\n\n  [not json]  \n", "p.txt")
+    assert [p.messages for p in found] == [
+        ({"role": "user", "content": "Hello"},),
+        ({"role": "user", "content": "[not json]"},),
+    ]
+    assert found[1].where == "p.txt:3"
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "exactly one"),
+        ("{}", "exactly one"),
+        ('{"prompt": "a", "token_ids": [1]}', "exactly one"),
+        ('{"prompt": "a", "colour": 1}', "unknown key colour"),
+        ('{"prompt": ""}', "not empty"),
+        ('{"prompt": 3}', "must be a text"),
+        ('{"token_ids": []}', "list of integers"),
+        ('{"token_ids": [1, -2]}', "list of integers"),
+        ('{"token_ids": [true]}', "list of integers"),
+        ('{"token_ids": "12"}', "list of integers"),
+        ('{"prompt": "a", "completion_token_ids": [1.5]}', "list of integers"),
+        ('{"messages": []}', "must be a list"),
+        ('{"messages": [{"role": "user"}]}', "must be a list"),
+        ('{"messages": [{"role": "user", "content": null}]}', "must be a list"),
+    ],
+)
+def test_a_line_that_does_not_parse_is_named(line, why):
+    with pytest.raises(Usage, match=f"p.jsonl:2.*{why}"):
+        parse_prompts('{"prompt": "fine"}\n' + line, "p.jsonl")
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(Usage, match="missing"):
+        read_prompts(tmp_path / "missing")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(Usage, match="binary"):
+        read_prompts(tmp_path / "binary")
+    (tmp_path / "empty").write_text("\n\n")
+    with pytest.raises(Usage, match="no prompt"):
+        read_prompts(tmp_path / "empty")
+
+
+def test_encoding_uses_the_template():
+    tokenizer = load_tokenizer(TINY)
+    raw, chat = Prompt(text="import os"), parse_prompts("import os", "p")[0]
+    ids = encode([raw, chat, Prompt(token_ids=(5, 6))], tokenizer, 1024)
+    assert ids[0] == tuple(tokenizer("import os")["input_ids"])
+    rendered = tokenizer.apply_chat_template(
+        list(chat.messages), tokenize=False, add_generation_prompt=True
+    )
+    assert tokenizer.decode(ids[1]) == rendered
+    assert ids[2] == (5, 6)
+    tokenizer.chat_template = None
+    assert encode([chat], tokenizer, 1024) == [ids[0]]
+
+
+def test_without_a_tokenizer_only_ids_will_do(tmp_path):
+    assert load_tokenizer(tmp_path) is None
+    assert encode([Prompt(token_ids=(5, 6))], None, 10) == [(5, 6)]
+    with pytest.raises(Usage, match=r"p:1.*no tokenizer"):
+        encode(parse_prompts("Hello", "p"), None, 10)
+
+
+def test_ids_must_be_the_targets():
+    for prompt in (Prompt(token_ids=(5, 10)), Prompt(token_ids=(5,), completion=(11,))):
+        with pytest.raises(Usage, match="not below 10"):
+            encode([prompt], None, 10)
+
+
+def test_texts_have_exactly_the_wanted_length(target):
+    prompts = [[5, 6, 7], [8, 9], [10, 11, 12, 13]]
+    made = write_texts(target, prompts, 12, 3)
+    assert [len(t.completion) for t in made.texts] == [15] * 3
+    assert [t.scored for t in made.texts] == [12] * 3
+    assert (made.given, made.disagreements) == (0, 0)
+    assert disagreements(target, [(t, 15) for t in made.texts], 20) == 0
+
+
+def test_starts_of_a_text():
+    text = Text((1, 2, 3), (4, 5, 6, 7, 8), 3)
+    assert list(text.starts) == [2, 3]
+    assert len(text) == 8
+    assert list(Text((1,), (2, 3), 1).starts) == []
+
+
+def test_given_texts_are_judged_and_continued(target):
+    prompts = [[5, 6, 7], [8, 9], [10, 11, 12, 13]]
+    own = [t.completion for t in write_texts(target, prompts, 12, 3).texts]
+    wrong = list(own[1][:12])
+    wrong[4] = (wrong[4] + 1) % 1024
+    made = write_texts(target, prompts, 12, 3, given=[own[0], wrong, own[2][:7]])
+    assert made.texts[0].completion == own[0]
+    assert made.texts[2].completion == own[2][:10]
+    assert [t.scored for t in made.texts] == [12, 12, 7]
+    assert list(made.texts[1].completion[:12]) == wrong
+    assert made.given == 15 + 12 + 7
+    final = target.features(torch.tensor([prompts[1] + wrong]), ()).final[0]
+    expected = sum(a != b for a, b in zip(target.greedy(final)[1:13].tolist(), wrong, strict=True))
+    assert made.disagreements == expected >= 1
+
+
+def test_stopping_at_the_end_of_sequence(target):
+    prompts = [[5, 6, 7], [8, 9]]
+    own = write_texts(target, prompts, 12, 3).texts
+    stop = own[0].completion[4]
+    made = write_texts(target, prompts, 12, 3, stop_ids=[stop]).texts
+    assert made[0].scored == own[0].completion.index(stop) + 1
+    assert made[0].completion == own[0].completion
+
+
+def test_sampled_texts_follow_the_seed(target):
+    first, again, other = (
+        write_texts(target, [[5, 6, 7]] * 3, 8, 1, temperature=1.0, seed=seed).texts
+        for seed in (1, 1, 2)
+    )
+    assert first == again
+    assert first != other
+    assert len({text.completion for text in first}) == 3
+
+
+def test_generation_does_not_depend_on_the_batch(target):
+    prompts = [[5, 6, 7], [8, 9], [10, 11, 12, 13], [1000] * 30]
+    whole = write_texts(target, prompts, 10, 2)
+    assert write_texts(target, prompts, 10, 2, token_budget=1) == whole
+
+
+def test_an_id_list_of_another_model_is_judged(target):
+    torch.manual_seed(0)
+    other = Target(
+        LlamaForCausalLM(
+            LlamaConfig(
+                hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+                vocab_size=1024,
+            )
+        )
+    )  # fmt: skip
+    foreign = [t.completion for t in write_texts(other, [[5, 6, 7]], 10, 0).texts]
+    assert write_texts(target, [[5, 6, 7]], 10, 0, given=foreign).disagreements > 5
