@@ -109,7 +109,7 @@ def measure(
         Usage: SGLang would not run one of the shapes.
         ValueError: a text is too short for the deepest shape.
     """
-    counters = {shape: _Counter(shape, texts) for shape in map(Shape.checked, shapes)}
+    counters = {shape: Counter(shape, texts) for shape in map(Shape.checked, shapes)}
     taps = network.draft.resolved_taps(target.depth) or ()
     for batch in batches(target, texts, taps, token_budget=token_budget, progress=progress):
         for shape, lengths in batch_lengths(network, batch, list(counters)).items():
@@ -148,10 +148,15 @@ def walk(lengths: Sequence[int], scored: int) -> list[int]:
     return steps
 
 
-class _Counter:
+class Counter:
     """Walks the texts of each batch for one shape; keeps two integers a text."""
 
     def __init__(self, shape: Shape, texts: Sequence[Text]) -> None:
+        """Begin at zero.
+
+        Raises:
+            ValueError: a text is too short for the shape.
+        """
         self.shape = shape
         self.texts = texts
         self.prompts = [(0, 0)] * len(texts)
@@ -161,6 +166,7 @@ class _Counter:
                 raise ValueError(f"{shape.steps} steps need as many tokens after the scored ones")
 
     def add(self, batch: Batch, lengths: Tensor) -> None:
+        """Count a batch, whose `lengths` are of `batch_lengths`."""
         for index, row in zip(batch.indices, lengths.tolist(), strict=True):
             steps = walk(row, self.texts[index].scored)
             self.prompts[index] = len(steps), sum(steps)
@@ -168,6 +174,7 @@ class _Counter:
                 self.per_position[position] += sum(taken > position for taken in steps)
 
     def result(self) -> Acceptance:
+        """The counters, once all batches were added."""
         tokens = sum(text.scored for text in self.texts)
         return Acceptance(self.shape, tokens, tuple(self.prompts), tuple(self.per_position))
 
