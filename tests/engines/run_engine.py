@@ -33,6 +33,7 @@ OFFLINE = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 VLLM = {
+    "OMP_NUM_THREADS": "1",  # eight times faster than the default on two busy cores
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the runner asks the model itself for its aux layers
