@@ -1,0 +1,181 @@
+"""The gate of a push: a report of eagle3-validate that passed, and that is about these very files."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from eagle3_interop.schemas.codes import CODES, Severity
+from eagle3_interop.schemas.findings import Usage
+
+
+class _Part(BaseModel):
+    """A part of the report; keys that the gate does not need are left alone."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class Check(_Part):
+    """One gate of the validation: what was wanted, what was measured."""
+
+    name: str
+    wanted: Any = None
+    got: Any = None
+    passed: bool
+
+
+class Remark(_Part):
+    """A finding as the report prints it."""
+
+    code: str
+    severity: Severity
+    where: str = ""
+    message: str = ""
+    fix: str = ""
+
+
+class Acceptance(_Part):
+    """The counters of the validation, defined in ``validators/acceptance.py``."""
+
+    accept_length: float
+    interval: tuple[float, float] | None = None
+    drafts: int
+    accepted: int
+    per_position: tuple[float, ...] = ()
+    num_draft_tokens: int | None = None
+    tree: Any = None
+    tokens: int | None = None
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """For each position, the share of verification steps that accepted a token there."""
+        return tuple(count / self.drafts for count in self.per_position) if self.drafts else ()
+
+
+class Files(_Part):
+    """The files that were validated: name to sha256."""
+
+    files: dict[str, str]
+
+
+class Report(_Part):
+    """What eagle3-validate wrote with ``--json``."""
+
+    verdict: str
+    gates: tuple[Check, ...]
+    findings: tuple[Remark, ...] = ()
+    acceptance: Acceptance | None = None
+    against: dict[str, Any] | None = None
+    engine: dict[str, Any] | None = None
+    checkpoint: Files
+    environment: dict[str, Any] = {}
+
+
+def read_report(path: Path) -> Report:
+    """Read a report.
+
+    Raises:
+        Usage: it cannot be read, or is not a report of eagle3-validate.
+    """
+    try:
+        return Report.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise Usage(f"--report {path}: {error.strerror}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"])) or "the file"
+        message = f"--report {path} is not a report of eagle3-validate: {key}: {first['msg']}"
+        raise Usage(message) from None
+
+
+def check_allowed(codes: Collection[str]) -> None:
+    """Refuse an ``--allow`` that could never have an effect.
+
+    Raises:
+        Usage: the code is unknown, or not a warning's.
+    """
+    for code in codes:
+        if code not in CODES:
+            raise Usage(f"--allow {code}: there is no such code; see eagle3-convert explain CODE.")
+        if CODES[code].severity != "warning":
+            raise Usage(f"--allow {code}: it is no warning, and only warnings can be allowed.")
+
+
+def failures(
+    report: Report,
+    files: Mapping[str, str],
+    allowed: Collection[str] = (),
+    min_accept_length: float | None = None,
+    left: Collection[str] = (),
+) -> list[str]:
+    """Every reason not to push; none is a pass.
+
+    Args:
+        report: of the validation.
+        files: name to sha256 of every file that would be pushed.
+        allowed: codes of warnings that the user accepts.
+        min_accept_length: what the measured accept length must reach.
+        left: files of the folder that would not be pushed; they may be in the report.
+    """
+    return [
+        *_verdict(report),
+        *_files(report.checkpoint.files, files, left),
+        *_findings(report, allowed),
+        *_length(report.acceptance, min_accept_length),
+    ]
+
+
+def accepted_warnings(report: Report, allowed: Collection[str]) -> list[Remark]:
+    """The report's warnings that ``--allow`` let through."""
+    warnings = (item for item in report.findings if item.severity == "warning")
+    return [item for item in warnings if item.code in allowed]
+
+
+def _verdict(report: Report) -> list[str]:
+    reasons = []
+    if report.verdict != "pass":
+        reasons.append(f"the report's verdict is {report.verdict!r}")
+    if not report.gates:
+        reasons.append(
+            "the report holds no gate: validate with --against, an engine or --min-accept-length"
+        )
+    reasons += [
+        f"the gate {gate.name} failed: wanted {gate.wanted}, got {gate.got}"
+        for gate in report.gates
+        if not gate.passed
+    ]
+    return reasons
+
+
+def _files(
+    validated: Mapping[str, str], files: Mapping[str, str], left: Collection[str]
+) -> list[str]:
+    reasons = []
+    for name, sha256 in files.items():
+        if name not in validated:
+            reasons.append(f"{name} is not in the report: validate the folder as it is now")
+        elif validated[name].lower() != sha256:
+            reasons.append(f"{name} is not the file that was validated (its sha256 differs)")
+    missing = sorted(validated.keys() - {*files, *left})
+    reasons += [f"{name} was validated, and is not in this folder" for name in missing]
+    return reasons
+
+
+def _findings(report: Report, allowed: Collection[str]) -> list[str]:
+    return [
+        f"{item.severity} {item.code} ({item.where}): {item.message}"
+        + (f" Accept it with --allow {item.code}." if item.severity == "warning" else "")
+        for item in report.findings
+        if item.severity == "error" or (item.severity == "warning" and item.code not in allowed)
+    ]
+
+
+def _length(acceptance: Acceptance | None, wanted: float | None) -> list[str]:
+    if wanted is None:
+        return []
+    if acceptance is None:
+        return ["--min-accept-length: the report holds no accept length"]
+    if acceptance.accept_length < wanted:
+        return [f"the accept length is {acceptance.accept_length:.3f}, and {wanted:g} is wanted"]
+    return []
