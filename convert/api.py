@@ -1,7 +1,6 @@
 """Conversion as a library: load, fit, plan, write, compare. The commands are thin shells over this."""
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -12,17 +11,19 @@ from eagle3_interop.convert import stream
 from eagle3_interop.convert.checkpoint import Checkpoint, open_checkpoint
 from eagle3_interop.convert.compare import same_values
 from eagle3_interop.convert.overrides import apply
-from eagle3_interop.convert.plan import Copy, Output, Plan, Taken, Written
+from eagle3_interop.convert.plan import Plan, Taken
 from eagle3_interop.convert.planning import Choices, Fitted, Loaded, fit, read_back
+from eagle3_interop.convert.shards import DEFAULT_SHARD_BYTES, index, weight_files
 from eagle3_interop.convert.target import TargetCheckpoint, open_target
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Finding, Refused, errors, finding
+from eagle3_interop.schemas.keys import IDS, nested_keys
 from eagle3_interop.schemas.layout import Reading, TargetFacts
 from eagle3_interop.schemas.reading import check, check_target, with_target
 from eagle3_interop.schemas.registry import LAYOUTS, SOURCES, recognise
 
-DEFAULT_SHARD_BYTES = 5_000_000_000
 PROVENANCE = "eagle3_interop.json"
+_CODE = (".py", ".so", ".sh", ".js")
 
 
 @dataclass(frozen=True)
@@ -106,16 +107,15 @@ def load(
     target = open_target(options.target, weights=weights) if options.target else None
     facts = _facts(target, options) if target else None
     reading = LAYOUTS[layout].read(checkpoint, facts)
-    found = [*checkpoint.findings, *said]
     if facts is not None:
-        found += check_target(reading.draft, facts)
         reading = with_target(reading, facts)
     reading = apply(reading, options.taps, options.sets or {})
-    reading, more = _share_head(reading, target)
-    reading = replace(
-        reading,
-        findings=(*found, *more, *reading.findings, *check(reading, checkpoint.tensors)),
-    )
+    reading, shared = _share_head(reading, target)
+    found = [*checkpoint.findings, *said, *_code_left(checkpoint), *reading.findings, *shared]
+    if facts is not None:
+        found += check_target(reading.draft, facts)
+    found += check(reading, checkpoint.tensors)
+    reading = replace(reading, findings=tuple(found))
     if errors(reading.findings):
         raise Refused(reading.findings)
     loaded = Loaded(checkpoint, layout, reading, target, facts)
@@ -130,8 +130,11 @@ def _layout(checkpoint: Checkpoint, wanted: str) -> tuple[str, list[Finding]]:
             message = "neither speculators' keys nor one of SGLang's or vLLM's classes or id keys."
             raise Refused([finding("not-recognised", "config.json", message)])
         layout, sign = found
-        message = f"read as {layout}'s: {sign}."
-        return layout, [finding("recognised", "config.json", message)]
+        said = [finding("recognised", "config.json", f"read as {layout}'s: {sign}.")]
+        if layout == "sglang" and (ids := nested_keys(checkpoint.config).get(IDS)):
+            message = f"ids {ids} stand in eagle_config alone, and were taken to count outputs."
+            said.append(finding("read-as-sglang", f"config.json: eagle_config.{IDS}", message))
+        return layout, said
     if LAYOUTS[wanted].recognise(checkpoint.config, names) is not None:
         return wanted, []
     if found is None:
@@ -140,6 +143,14 @@ def _layout(checkpoint: Checkpoint, wanted: str) -> tuple[str, list[Finding]]:
     message = f"this is {found[0]}'s layout ({found[1]}), not {wanted}'s."
     fix = f"Use {found[0]}-to-... or auto-to-...."
     raise Refused([finding("wrong-layout", "config.json", message, fix=fix)])
+
+
+def _code_left(checkpoint: Checkpoint) -> list[Finding]:
+    """What runs when a folder is trusted: the files themselves, and the config key that names them."""
+    left = [name for name in checkpoint.folder.sizes if name.endswith(_CODE)]
+    if checkpoint.config.get("auto_map"):
+        left.append("config.json: auto_map")
+    return [finding("code-left", ", ".join(left), "not carried along.")] if left else []
 
 
 def _facts(target: TargetCheckpoint, options: Options) -> TargetFacts:
@@ -207,14 +218,18 @@ def convert(loaded: Loaded, destination: str, options: Options | None = None) ->
     """
     options = options or Options()
     choices = Choices(
-        options.target_name or options.target, options.stock, options.dtype, options.canonical_names
+        verifier=options.target_name or (loaded.facts.name if loaded.facts else None),
+        verifier_is_path=_is_path(loaded, options),
+        stock=options.stock,
+        dtype=options.dtype,
+        canonical_names=options.canonical_names,
     )
     fitted = fit(loaded, destination, choices)
     _prove(fitted, loaded, destination)
-    weights = _weight_files(loaded, fitted, destination, options.max_shard_bytes)
+    weights = weight_files(loaded, fitted, destination, options.max_shard_bytes)
     texts = {"config.json": _json(fitted.writing.config)}
     if len(weights) > 1:
-        texts["model.safetensors.index.json"] = _index(weights, loaded)
+        texts["model.safetensors.index.json"] = _json(index(weights, loaded.checkpoint))
     sides = tuple(Taken(path.name, path) for path in loaded.checkpoint.sides)
     conversion = Conversion(loaded, destination, fitted, Plan(weights, texts, sides))
     return replace(
@@ -222,11 +237,20 @@ def convert(loaded: Loaded, destination: str, options: Options | None = None) ->
     )
 
 
+def _is_path(loaded: Loaded, options: Options) -> bool:
+    """Whether the verifier is named by a folder of this machine: an id of the Hub has a name."""
+    return options.target_name is None and loaded.target is not None and loaded.target.name is None
+
+
 def _prove(fitted: Fitted, loaded: Loaded, destination: str) -> None:
     """What the destination's reader finds in the planned output is the network that was meant."""
-    found, meant = read_back(fitted, loaded, destination), fitted.draft
-    if network(found, fitted) != network(meant, fitted):
-        raise AssertionError(f"bug: {destination} would read back\n{found!r}\nnot\n{meant!r}")
+    reading, meant = read_back(fitted, loaded, destination), fitted.draft
+    if network(reading.draft, fitted) != network(meant, fitted):
+        raise AssertionError(
+            f"bug: {destination} would read back\n{reading.draft!r}\nnot\n{meant!r}"
+        )
+    if wrong := errors(reading.findings):
+        raise AssertionError(f"bug: {destination} would refuse its own: {wrong!r}")
 
 
 def network(draft: Any, fitted: Fitted) -> Any:  # noqa: ANN401
@@ -291,89 +315,6 @@ def describe(draft: Draft) -> list[str]:
         f"{vocabulary.draft_size} of {vocabulary.target_size} tokens, head {vocabulary.head}, "
         f"embeddings {vocabulary.embeddings}",
     ]
-
-
-def _weight_files(
-    loaded: Loaded, fitted: Fitted, destination: str, limit: int
-) -> tuple[Taken | Written, ...]:
-    """One output file for each source file: taken whole where nothing in it changes, else written."""
-    sources = list(loaded.checkpoint.files)
-    groups: dict[Path, list[Output]] = {path: [] for path in sources}
-    last = sources[-1]
-    for output in fitted.outputs:
-        home = getattr(getattr(output.op, "source", None), "file", last)
-        groups[home if home in groups else last].append(output)
-    files: list[Path | list[Output]] = []
-    for path, outputs in groups.items():
-        if _unchanged(path, outputs, loaded.checkpoint, destination) and _fits(outputs, limit):
-            files.append(path)
-        elif outputs:
-            files += _split(outputs, limit)
-    names = _file_names(files)
-    return tuple(
-        Taken(name, file) if isinstance(file, Path) else Written(name, tuple(file))
-        for name, file in zip(names, files, strict=True)
-    )
-
-
-def _unchanged(
-    path: Path, outputs: Sequence[Output], checkpoint: Checkpoint, destination: str
-) -> bool:
-    header = checkpoint.headers.get(path.name)
-    if header is None:
-        return False
-    if destination in ("speculators", "universal") and header.metadata.get("format") != "pt":
-        # transformers refuses a file that does not say which library wrote it.
-        return False
-    kept = {
-        output.name
-        for output in outputs
-        if isinstance(output.op, Copy) and output.op.source.name == output.name
-    }
-    return len(kept) == len(outputs) and kept == set(header.tensors)
-
-
-def _fits(outputs: Sequence[Output], limit: int) -> bool:
-    return limit == DEFAULT_SHARD_BYTES or sum(output.nbytes for output in outputs) <= limit
-
-
-def _split(outputs: Sequence[Output], limit: int) -> list[list[Output]]:
-    shards: list[list[Output]] = [[]]
-    size = 0
-    for output in outputs:
-        if shards[-1] and size + output.nbytes > limit:
-            shards.append([])
-            size = 0
-        shards[-1].append(output)
-        size += output.nbytes
-    return shards
-
-
-def _file_names(files: Sequence[Path | list[Output]]) -> list[str]:
-    count = len(files)
-    if count == 1:
-        return ["model.safetensors"]
-    pattern = re.compile(rf"model-\d{{5}}-of-{count:05d}\.safetensors")
-    kept = [file.name for file in files if isinstance(file, Path)]
-    if len(kept) == count and all(pattern.fullmatch(name) for name in kept):
-        return kept
-    return [f"model-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
-
-
-def _index(weights: Sequence[Taken | Written], loaded: Loaded) -> str:
-    weight_map: dict[str, str] = {}
-    total = 0
-    for file in weights:
-        if isinstance(file, Written):
-            weight_map |= {output.name: file.name for output in file.tensors}
-            total += sum(output.nbytes for output in file.tensors)
-        else:
-            tensors = loaded.checkpoint.headers[file.source.name].tensors
-            weight_map |= dict.fromkeys(tensors, file.name)
-            total += sum(tensor.stop - tensor.start for tensor in tensors.values())
-    return _json(
-        {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
-    )
 
 
 def _json(value: Mapping[str, Any]) -> str:

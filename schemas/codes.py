@@ -108,6 +108,20 @@ CODES: dict[str, Code] = {
         "If the draft was trained on other layers: --taps LIST.",
     ),
     "unknown-keys": Code("note", "Config keys that no schema here knows; kept as they are."),
+    "unread-keys": Code(
+        "note", "Keys of other frameworks, which this one does not read; left out, or written anew."
+    ),
+    "read-as-sglang": Code(
+        "warning",
+        "Ids stand in eagle_config only, where SGLang, SpecForge and ModelOpt count outputs. vLLM's V1 runner "
+        "would take them one layer early.",
+        "If they count inputs: --taps LIST.",
+    ),
+    "dtype-disagrees": Code(
+        "warning",
+        "The config names another dtype than the weights have; the weights' is written.",
+        "--dtype casts the weights.",
+    ),
     "unsupported-key": Code(
         "error",
         "A config key changes what the draft computes, and cannot be carried.",
@@ -155,7 +169,7 @@ CODES: dict[str, Code] = {
     ),
     "plain-rule": Code(
         "warning",
-        "Ids were written by SGLang's plain rule, as the target is not known.",
+        "Ids were read or written by SGLang's plain rule, as the target is not known.",
         "Give --target.",
     ),
     "target-rule": Code(
@@ -214,6 +228,11 @@ CODES: dict[str, Code] = {
         "--set vocabulary.head=own if it was trained, or remove the tensor.",
     ),
     "unused-fc": Code("note", "fc is stored, and this config runs without it; left out."),
+    "absent-bias": Code(
+        "warning",
+        "The config switches biases on that the file does not hold; they are taken for zero.",
+        "Fetch the checkpoint again if it was trained with them.",
+    ),
     "zero-bias": Code("note", "All-zero biases were left out: not every framework has them."),
     "zero-bias-added": Code(
         "note",
@@ -253,6 +272,10 @@ CODES: dict[str, Code] = {
     ),
     "partial-rotary-unread": Code(
         "warning", "partial_rotary_factor is set, and this framework does not read it."
+    ),
+    "mrope-unread": Code("warning", "mrope_section is set, and this framework does not read it."),
+    "tie-unread": Code(
+        "warning", "tie_word_embeddings is true, and this framework does not read it."
     ),
     "null-target-width": Code(
         "warning", "target_hidden_size is null, which some loaders fail on; it is left out."
@@ -310,6 +333,11 @@ CODES: dict[str, Code] = {
     "head-from-embeddings": Code(
         "note", "The head is tied to an embedding table, which was written out as the head."
     ),
+    "tied-head": Code(
+        "error",
+        "A head tied to the embeddings has a row for every target token, not for a reduced vocabulary.",
+        "--set vocabulary.head=own if there is a head in the file.",
+    ),
     "target-embeddings": Code("note", "The embedding table is the target's."),
     "embeddings-replaced": Code(
         "note", "SGLang uses the target's embedding table, not the stored one."
@@ -355,6 +383,9 @@ CODES: dict[str, Code] = {
         "The two forms of rope in the config differ.",
         "If the other was trained: --set rope.theta=VALUE.",
     ),
+    "idle-rope-keys": Code(
+        "note", "Numbers in the rope config that a plain rotation does not use."
+    ),
     "unknown-rope": Code("error", "A kind of rope scaling that cannot be carried."),
     "rope-differs": Code(
         "error",
@@ -392,6 +423,11 @@ CODES: dict[str, Code] = {
         "One flag switches different biases on in each framework.",
         "Convert for one framework.",
     ),
+    "readers-disagree": Code(
+        "error",
+        "A folder made for several frameworks holds another network for each of them.",
+        "Name the layout whose keys are right.",
+    ),
     "needs-sglang-plugin": Code(
         "warning",
         "SGLang's own class does not compute this network; with our plugin it does. Without the plugin SGLang "
@@ -402,10 +438,10 @@ CODES: dict[str, Code] = {
     "set-by-user": Code("note", "The user's word counts."),
     "cast": Code("note", "The weights were cast."),
     "position-raised": Code("note", "max_position_embeddings was raised to the target's."),
-    "position-short": Code(
+    "position-kept": Code(
         "warning",
-        "The draft declares fewer positions than its target; SGLang refuses a longer context.",
-        "Give --target, and it is raised.",
+        "The draft declares fewer positions than its target; its rope is stretched by that number, which stays.",
+        "Serve with a context no longer than the draft's, or override the check of the engine.",
     ),
     "kv-shape": Code(
         "warning",
@@ -416,20 +452,19 @@ CODES: dict[str, Code] = {
     ),
     "verifier-name": Code(
         "warning",
-        "The verifier is named by what the source or --target said.",
-        "--target-name ORG/NAME names it.",
+        "The verifier is named by a path, which its loader resolves on this machine only.",
+        "--target-name ORG/NAME names it for everybody.",
     ),
     "speculative-tokens": Code("note", "The number of draft tokens is not known; 3 was written."),
     "link-copied": Code("note", "Files on another file system were copied, not linked."),
     "code-left": Code("note", "Code files are never carried along."),
-    "engine-version": Code("note", "The destination needs a recent version for this feature."),
-    # A push.
-    "local-path": Code(
-        "error",
-        "A path of this machine stands in a config that is to be published.",
-        "Convert with --target-name ORG/NAME.",
+    # Texts of a validation.
+    "given-texts": Code(
+        "warning",
+        "Completions from the prompts file are not the target's own greedy choice, so that the counters are "
+        "of another text than the target would write.",
+        "Generate them greedily with this very target, or leave completion_token_ids out.",
     ),
-    "broken-card": Code("error", "The model card cannot be understood.", "Correct README.md."),
     # A launch command.
     "serve-algorithm": Code(
         "error",

@@ -205,7 +205,8 @@ class Draft(Part):
             target_layers: depth of the target, L; taken from `target` when not given.
 
         Returns:
-            The taps, or None where the draft has no fc or the depth is not known.
+            The taps, or None where the draft has no fc, the depth is not known, or the target is too
+            shallow for the triple.
         """
         depth = target_layers if target_layers is not None else self.target.layers
         if self.taps is not None or self.fc is None or depth is None:
@@ -213,10 +214,14 @@ class Draft(Part):
         return default_taps(depth)
 
 
-def default_taps(target_layers: int) -> tuple[int, int, int]:
+def default_taps(target_layers: int) -> tuple[int, ...] | None:
     """The triple that vLLM, SGLang, speculators and SpecForge all use when no ids are given.
+
+    In the order in which they feed it, ascending; None for a target so shallow that the three are
+    not three different streams.
 
     Source: vLLM 0.32 ``interfaces.py`` and speculators 0.9 ``utils.py``: (2, L // 2, L - 3) entering
     layer k; SGLang 0.5.23 and SpecForge count outputs: (1, L // 2 - 1, L - 4), the same streams.
     """
-    return (2, target_layers // 2, target_layers - 3)
+    triple = sorted({2, target_layers // 2, target_layers - 3})
+    return tuple(triple) if len(triple) == 3 and triple[0] >= 0 else None

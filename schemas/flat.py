@@ -4,84 +4,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
-
 from eagle3_interop.schemas.draft import Attention, Draft, Fc, Layers, Mlp, Target, Vocabulary
-from eagle3_interop.schemas.findings import Finding, Refused, finding
 from eagle3_interop.schemas.hf import (
+    CONFIG,
     CONFIGS,
     DecoderConfig,
     parse,
     read_rope,
     read_windows,
-    write_rope,
+    validated,
 )
+from eagle3_interop.schemas.keys import FLAT_READ, FlatKeys, carry
 from eagle3_interop.schemas.layout import Reading, Source, TargetFacts
+from eagle3_interop.schemas.maps import resolve_map
 from eagle3_interop.schemas.powers import Powers
-from eagle3_interop.schemas.reading import Reader, resolve_map
+from eagle3_interop.schemas.reading import Reader, cannot
 from eagle3_interop.schemas.tensors import Spelling
-
-CONFIG = "config.json"
-IDS = "eagle_aux_hidden_state_layer_ids"
-
-BOILERPLATE = frozenset(
-    ["_name_or_path", "architectures", "attention_dropout", "auto_map", "bos_token_id", "dtype", "embedding_multiplier", "eos_token_id", "id2label", "initializer_range", "is_decoder", "is_encoder_decoder", "label2id", "model_type", "output_attentions", "output_hidden_states", "pad_token_id", "pretraining_tp", "problem_type", "return_dict", "torch_dtype", "transformers_version", "truncated_vocab_size", "unk_token_id", "use_cache"]
-)
-"""Keys that decide nothing of what a draft computes."""
-
-_CARRIED = ("bos_token_id", "eos_token_id", "pad_token_id", "initializer_range", "use_cache")
-
-_DECIDING_ELSEWHERE: dict[str, tuple[object, ...]] = {
-    "attn_logit_softcapping": (None,),
-    "final_logit_softcapping": (None,),
-    "use_input_layernorm_in_first_layer": (None, True),
-    "use_mtp_layernorm": (None, False),
-    "rope_is_neox_style": (None, True),
-    "next_layer_regular": (None, True),
-    "eh_proj_before_attn": (None, False),
-    "return_hidden_post_norm": (None, False),
-    "parallel_draft_step": (None, 1),
-    "use_last_layernorm": (None, True),
-}
-"""Keys that change what a draft computes, which this description does not carry, and harmless values."""
-
-
-class EagleConfig(BaseModel):
-    """The nested ``eagle_config``."""
-
-    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
-
-    eagle_aux_hidden_state_layer_ids: list[int] | None = None
-    layer_ids: list[int] | None = None
-    use_aux_hidden_state: bool = True
-    norm_before_fc: bool | None = None
-
-
-class FlatKeys(BaseModel):
-    """EAGLE-3 keys of a flat config, with the defaults that SGLang 0.5.23 and vLLM 0.32 share."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
-
-    architectures: list[str] = []
-    model_type: str | None = None
-    draft_vocab_size: PositiveInt | None = None
-    target_hidden_size: PositiveInt | None = None
-    norm_before_residual: bool = False
-    norm_before_fc: bool = False
-    fc_norm: bool | None = False
-    use_aux_norm: bool | None = False
-    norm_output: bool = False
-    bias: bool = False
-    logit_scale: float = 1.0
-    num_aux_hidden_states: PositiveInt | None = None
-    num_aux_layers: PositiveInt | None = None
-    eagle_aux_hidden_state_layer_ids: list[int] | None = None
-    eagle_config: EagleConfig | None = None
-
-    @property
-    def nested(self) -> EagleConfig:
-        """eagle_config, empty when absent or null."""
-        return self.eagle_config or EagleConfig()
 
 
 @dataclass(frozen=True)
@@ -96,7 +34,6 @@ class FlatDialect:
         blocks: how many fc blocks its class would size from the keys.
         default_taps: the taps for no ids at all, where they are not the common triple.
         replaces_embeddings: puts the target's table in the place of the draft's when both are equally wide.
-        guesses_head: how an absent head or draft_vocab_size is resolved (SGLang's way or vLLM's).
     """
 
     engine: Literal["SGLang", "vLLM"]
@@ -111,25 +48,6 @@ class FlatDialect:
     replaces_embeddings: bool
 
 
-def read_keys(config: Mapping[str, Any]) -> FlatKeys:
-    """The EAGLE-3 keys of a flat config.
-
-    Raises:
-        Refused: a key has an impossible value.
-    """
-    try:
-        return FlatKeys.model_validate(dict(config))
-    except ValidationError as error:
-        raise Refused(
-            finding(
-                "bad-config",
-                f"{CONFIG}: {'.'.join(str(part) for part in item['loc'])}",
-                f"{item['msg']} (found {item.get('input')!r}).",
-            )
-            for item in error.errors(include_url=False)
-        ) from None
-
-
 def read_flat(source: Source, target: TargetFacts | None, dialect: FlatDialect) -> Reading:
     """Read a flat checkpoint as its framework's own loader does.
 
@@ -142,14 +60,14 @@ def read_flat(source: Source, target: TargetFacts | None, dialect: FlatDialect) 
         Refused: the config cannot be understood at all.
     """
     reader = Reader(source, dialect.spelling, dialect.engine)
-    keys = read_keys(source.config)
+    keys = validated(FlatKeys, source.config, CONFIG)
     powers = dialect.powers(keys)
     kind = CONFIGS.get(keys.model_type or "", DecoderConfig)
     parsed = parse(source.config, kind, CONFIG, reader.add)
-    extras = read_extras(reader, source.config, CONFIG)
+    extras = carry(source.config, dialect.engine, FLAT_READ, reader.add)
     width = parsed.hidden_size
     target_width = _target_width(reader, source.config, keys, width)
-    fc = _fc(reader, keys, powers, dialect, target_width)
+    fc = _fc(reader, keys, powers, dialect, width, target_width)
     taps = None
     if fc is not None:
         ids, where, translate = dialect.ids(keys, target)
@@ -172,42 +90,13 @@ def read_flat(source: Source, target: TargetFacts | None, dialect: FlatDialect) 
         layers=_layers(reader, parsed, keys, powers, windows),
         residual=_residual(reader, source.config, keys, powers),
         feedback="post-norm" if keys.norm_output else "pre-norm",
-        rope=read_rope(parsed, CONFIG, reader.add),
+        rope=read_rope(parsed, CONFIG, reader.add, partial_at_top=dialect.engine == "SGLang"),
         max_position=parsed.max_position_embeddings,
         vocabulary=vocabulary,
         dtype=reader.dtype(),
     )
+    reader.findings += cannot(draft, powers)
     return Reading(draft, reader.names, tuple(reader.unused), maps, tuple(reader.findings), extras)
-
-
-def read_extras(reader: Reader, config: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Keys that no schema here knows: carried over and reported, or refused where they decide something.
-
-    Args:
-        reader: the reading in progress.
-        config: the raw config.
-        where: its name in messages.
-
-    Returns:
-        The keys to write into the output as they are.
-    """
-    nested = config.get("eagle_config")
-    known = set(FlatKeys.model_fields) | set(DecoderConfig.model_fields) | BOILERPLATE
-    unknown = {key: value for key, value in config.items() if key not in known}
-    inner = {}
-    if isinstance(nested, Mapping):
-        inner = {key: value for key, value in nested.items() if key not in EagleConfig.model_fields}
-    for key, value in {**inner, **unknown}.items():
-        if key in _DECIDING_ELSEWHERE and value not in _DECIDING_ELSEWHERE[key]:
-            message = f"{value!r} changes what the draft computes, in a way that cannot be carried."
-            reader.say("unsupported-key", f"{where}: {key}", message)
-    if unknown or inner:
-        listed = ", ".join(sorted({*unknown, *inner}))
-        reader.say(
-            "unknown-keys", where, f"keys that decide nothing known here, carried over: {listed}."
-        )
-    carried = {key: config[key] for key in _CARRIED if key in config}
-    return {**carried, **unknown}
 
 
 def _target_width(reader: Reader, config: Mapping[str, Any], keys: FlatKeys, width: int) -> int:
@@ -218,7 +107,12 @@ def _target_width(reader: Reader, config: Mapping[str, Any], keys: FlatKeys, wid
 
 
 def _fc(
-    reader: Reader, keys: FlatKeys, powers: Powers, dialect: FlatDialect, target_width: int
+    reader: Reader,
+    keys: FlatKeys,
+    powers: Powers,
+    dialect: FlatDialect,
+    width: int,
+    target_width: int,
 ) -> Fc | None:
     if not keys.nested.use_aux_hidden_state:
         for name in [
@@ -226,13 +120,15 @@ def _fc(
         ]:
             reader.say("unused-fc", reader.names[name], "not used: use_aux_hidden_state is false.")
             reader.leave_out(name)
+        if target_width != width:
+            message = f"without fc the target's {target_width} features are no input for a draft of width {width}."
+            reader.say("fc-width", f"{CONFIG}: eagle_config.use_aux_hidden_state", message)
         return None
-    nested = keys.nested.norm_before_fc
     blocks = reader.blocks(target_width, dialect.blocks(keys, powers))
     return Fc(
         blocks=blocks,
         bias=reader.bias(("fc.bias",), powers.fc_bias and keys.bias),
-        input_norm=keys.norm_before_fc if nested is None else nested,
+        input_norm=keys.input_norm,
         block_norms=bool(keys.fc_norm or (dialect.engine == "SGLang" and keys.use_aux_norm)),
     )
 
@@ -328,12 +224,18 @@ def _vocabulary(
             head = "target"
         if parsed.tie_word_embeddings:
             head = "tied"
+            if draft_size not in (None, size):
+                message = f"the tied head has {size} rows, and SGLang would take the first {draft_size} of them."
+                reader.say("tied-head", f"{CONFIG}: tie_word_embeddings", message)
         if head != "own" and stored is not None:
             message = f"{reader.engine} takes the head from elsewhere by this config and drops this tensor."
             reader.say(
                 "unused-head", reader.names["lm_head.weight"], message, settled_by="vocabulary.head"
             )
     draft_size = draft_size or size
+    if dialect.engine == "vLLM" and parsed.tie_word_embeddings:
+        message = "true, which vLLM's draft classes do not read."
+        reader.say("tie-unread", f"{CONFIG}: tie_word_embeddings", message)
     if dialect.engine == "vLLM" and stored is None and draft_size == size:
         reader.say("target-head", "lm_head.weight", "absent: vLLM shares the target's head.")
         head = "target"
@@ -362,96 +264,3 @@ def _vocabulary(
         logit_scale=logit_scale,
     )
     return vocabulary, maps
-
-
-def layer_keys(draft: Draft) -> dict[str, Any]:
-    """The keys that describe the decoder layers, shared by every config that we write."""
-    layers, attention = draft.layers, draft.layers.attention
-    written: dict[str, Any] = {
-        "model_type": "qwen3" if attention.qk_norm else "llama",
-        "vocab_size": draft.vocabulary.target_size,
-        "hidden_size": draft.hidden_size,
-        "intermediate_size": layers.mlp.width,
-        "num_hidden_layers": layers.count,
-        "num_attention_heads": attention.heads,
-        "num_key_value_heads": attention.kv_heads,
-        "head_dim": attention.head_dim,
-        "hidden_act": layers.mlp.activation,
-        "rms_norm_eps": layers.norm_eps,
-        "attention_bias": attention.qkv_bias or attention.output_bias,
-        "mlp_bias": layers.mlp.bias,
-        "tie_word_embeddings": False,
-        **write_rope(draft.rope),
-    }
-    if draft.max_position is not None:
-        written["max_position_embeddings"] = draft.max_position
-    widths = sorted({window for window in layers.windows if window is not None})
-    if attention.qk_norm or widths:
-        written["use_sliding_window"] = bool(widths)
-        written["sliding_window"] = widths[0] if widths else None
-        written["max_window_layers"] = layers.count
-        written["layer_types"] = [
-            "full_attention" if window is None else "sliding_attention" for window in layers.windows
-        ]
-    return written
-
-
-def zero_biases(draft: Draft, powers: Powers) -> tuple[str, ...]:
-    """Biases that a class creates for this config although the network has none.
-
-    ``attention_bias: true`` switches several groups at once, and a loader leaves what the file lacks
-    uninitialised; zeros written out keep the network the same.
-    """
-    attention = draft.layers.attention
-    have = {"qkv": attention.qkv_bias, "output": attention.output_bias}
-    switched = powers.attention_biases if any(have.values()) else frozenset()
-    if draft.fc is not None and draft.fc.bias:
-        switched |= powers.attention_biases & {"output"}
-    parts = {"qkv": ("q", "k", "v"), "output": ("o",)}
-    return tuple(
-        f"layers.{layer}.self_attn.{part}_proj.bias"
-        for layer in range(draft.layers.count)
-        for group in sorted(switched)
-        if not have[group]
-        for part in parts[group]
-    )
-
-
-def mixed_windows(draft: Draft) -> list[Finding]:
-    """An error when layers slide by different widths: every config has room for one."""
-    widths = {window for window in draft.layers.windows if window is not None}
-    if len(widths) < 2:
-        return []
-    message = f"layers slide by {sorted(widths)} positions; a config holds one sliding_window."
-    return [finding("mixed-windows", "layers.windows", message)]
-
-
-def flat_config(draft: Draft, architecture: str, extras: Mapping[str, Any]) -> dict[str, Any]:
-    """A flat config without ids: every flag written out, also where it equals a default.
-
-    Args:
-        draft: the network.
-        architecture: the class that the framework shall run.
-        extras: keys of the source that are carried over.
-    """
-    written = {**extras, "architectures": [architecture], **layer_keys(draft)}
-    written |= {
-        "draft_vocab_size": None
-        if draft.vocabulary.head == "target"
-        else draft.vocabulary.draft_size,
-        "target_hidden_size": draft.target.hidden_size,
-        "norm_before_residual": draft.residual == "normed",
-        "norm_before_fc": draft.fc is not None and draft.fc.input_norm,
-        "fc_norm": draft.fc is not None and draft.fc.block_norms,
-        "norm_output": draft.feedback == "post-norm",
-        "dtype": draft.dtype,
-        "torch_dtype": draft.dtype,
-    }
-    if draft.vocabulary.logit_scale != 1.0:
-        written["logit_scale"] = draft.vocabulary.logit_scale
-    if draft.vocabulary.head == "tied":
-        written["tie_word_embeddings"] = True
-    if draft.fc is not None:
-        written["num_aux_hidden_states"] = draft.fc.blocks
-        written["bias"] = draft.fc.bias
-    return written

@@ -6,12 +6,14 @@ are kept in `model_extra` and reported by the layouts.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
 from eagle3_interop.schemas.draft import Rope
 from eagle3_interop.schemas.findings import Finding, Refused, finding
+
+CONFIG = "config.json"
 
 
 class DecoderConfig(BaseModel):
@@ -63,6 +65,12 @@ class LlamaConfig(DecoderConfig):
     num_attention_heads: PositiveInt = 32
     max_position_embeddings: PositiveInt | None = 2048
 
+    @model_validator(mode="after")
+    def _whole_heads(self) -> Self:
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError("hidden_size must be a multiple of num_attention_heads")
+        return self
+
 
 class Qwen2Config(DecoderConfig):
     """transformers' Qwen2Config."""
@@ -80,9 +88,9 @@ class Qwen2Config(DecoderConfig):
 
 
 class Qwen3Config(Qwen2Config):
-    """transformers' Qwen3Config."""
+    """transformers' Qwen3Config, which knows no null head_dim."""
 
-    head_dim: PositiveInt | None = 128
+    head_dim: PositiveInt = 128
 
 
 class MistralConfig(DecoderConfig):
@@ -132,8 +140,31 @@ _DECIDING = (
 """Keys whose default, when it is used, is said: a wrong one changes the network."""
 
 
+Model = TypeVar("Model", bound=BaseModel)
+Say = Callable[[Finding], None]
+
+
+def validated(model: type[Model], config: Mapping[str, Any], where: str) -> Model:
+    """A config as a class of keys.
+
+    Raises:
+        Refused: a key is missing without a default, or has an impossible value.
+    """
+    try:
+        return model.model_validate(dict(config))
+    except ValidationError as error:
+        raise Refused(
+            finding(
+                "bad-config",
+                f"{where}: {'.'.join(str(part) for part in item['loc'])}",
+                f"{item['msg']} (found {item.get('input')!r}).",
+            )
+            for item in error.errors(include_url=False)
+        ) from None
+
+
 def parse(
-    config: Mapping[str, Any], kind: type[DecoderConfig], where: str, say: Callable[[Finding], None]
+    config: Mapping[str, Any], kind: type[DecoderConfig], where: str, say: Say
 ) -> DecoderConfig:
     """Validate a config against a class and say which deciding defaults were taken.
 
@@ -146,17 +177,7 @@ def parse(
     Raises:
         Refused: a key is missing without a default, or has an impossible value.
     """
-    try:
-        parsed = kind.model_validate(dict(config))
-    except ValidationError as error:
-        raise Refused(
-            finding(
-                "bad-config",
-                f"{where}: {'.'.join(str(part) for part in item['loc'])}",
-                f"{item['msg']} (found {item.get('input')!r}).",
-            )
-            for item in error.errors(include_url=False)
-        ) from None
+    parsed = validated(kind, config, where)
     for key in _DECIDING:
         default = getattr(parsed, key)
         if key not in config and default is not None:
@@ -165,16 +186,29 @@ def parse(
     return parsed
 
 
-_SCALINGS = ("linear", "dynamic", "yarn", "llama3", "longrope")
+_OLD_KINDS = {"su": "longrope", "mrope": "default"}
+_REQUIRED: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "yarn": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "longrope": ("short_factor", "long_factor"),
+}
+"""The kinds of rope that can be carried, and the numbers that each cannot do without."""
+
 _SPOKEN = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "mrope_section"}
+_OF_MROPE = {"mrope_interleaved"}
 _NEED_ORIGINAL = ("llama3", "yarn", "longrope")
 
 
 def read_rope(
     parsed: DecoderConfig,
     where: str,
-    say: Callable[[Finding], None],
+    say: Say,
     default_theta: float = 10000.0,
+    *,
+    partial_at_top: bool = False,
 ) -> Rope:
     """Resolve rope as transformers 5 does (``RotaryEmbeddingConfigMixin``).
 
@@ -186,19 +220,15 @@ def read_rope(
         where: prefix of key names in messages.
         say: receives findings: disagreement of the two forms, a nested form, an unknown type.
         default_theta: the class's default base.
+        partial_at_top: ``partial_rotary_factor`` counts at the top level alone (SGLang).
     """
     old, new = parsed.rope_scaling or {}, parsed.rope_parameters or {}
     chosen = dict(old or new)
-    nested = sorted(key for key, value in chosen.items() if isinstance(value, dict))
-    if nested:
-        message = (
-            f"rope is given for each attention type ({', '.join(nested)}); "
-            "a draft's layers share one rotary embedding, and each engine picks another of them."
-        )
-        say(finding("nested-rope", f"{where}: rope_parameters", message, settled_by="rope"))
-        chosen = dict(chosen[nested[0]])
-    top_theta = parsed.rope_theta if parsed.rope_theta is not None else default_theta
-    theta = float(chosen.get("rope_theta") or top_theta)
+    if partial_at_top:
+        chosen["partial_rotary_factor"] = parsed.partial_rotary_factor
+    if nested := {key: value for key, value in chosen.items() if isinstance(value, Mapping)}:
+        return _of_the_choices(nested, parsed, where, say, default_theta)
+    theta = _theta(chosen, parsed, default_theta)
     if parsed.rope_theta is not None and theta != parsed.rope_theta:
         message = (
             f"rope_theta says {parsed.rope_theta:g}, the rope dict says {theta:g}; the dict counts."
@@ -210,25 +240,71 @@ def read_rope(
     if old and new and _plain(old, theta) != _plain(new, theta):
         message = "rope_scaling and rope_parameters differ; transformers 5 takes rope_scaling."
         say(finding("rope-disagrees", f"{where}: rope_parameters", message, settled_by="rope"))
+    return _one_rope(chosen, parsed, where, say, default_theta)
+
+
+def _of_the_choices(
+    nested: Mapping[str, Mapping[str, Any]],
+    parsed: DecoderConfig,
+    where: str,
+    say: Say,
+    default_theta: float,
+) -> Rope:
+    """One rope of several, with an error for each piece in which they differ."""
+    ropes = {
+        key: _one_rope(value, parsed, f"{where}: {key}", say, default_theta)
+        for key, value in sorted(nested.items())
+    }
+    for field in Rope.model_fields:
+        values = {key: getattr(rope, field) for key, rope in ropes.items()}
+        if any(value != next(iter(values.values())) for value in values.values()):
+            listed = ", ".join(f"{value} for {key}" for key, value in values.items())
+            message = (
+                f"{listed}: rope is given for each attention type, a draft's layers share one, and "
+                "each engine picks another of them."
+            )
+            place = f"{where}: rope_parameters"
+            say(finding("nested-rope", place, message, settled_by=f"rope.{field}"))
+    return next(iter(ropes.values()))
+
+
+def _theta(chosen: Mapping[str, Any], parsed: DecoderConfig, default_theta: float) -> float:
+    top = parsed.rope_theta if parsed.rope_theta is not None else default_theta
+    return float(chosen.get("rope_theta") or top)
+
+
+def _one_rope(
+    chosen: Mapping[str, Any], parsed: DecoderConfig, where: str, say: Say, default_theta: float
+) -> Rope:
     kind = chosen.get("rope_type") or chosen.get("type") or "default"
-    sections = chosen.get("mrope_section")
-    if kind == "mrope" or sections is not None:
-        kind = "default"
-    if kind != "default" and kind not in _SCALINGS:
+    kind = _OLD_KINDS.get(kind, kind)
+    if kind not in _REQUIRED:
         message = f"rope type {kind!r} is not one that this tool can carry exactly."
-        say(finding("unknown-rope", f"{where}: rope_type", message, settled_by="rope"))
+        say(finding("unknown-rope", f"{where}: rope_type", message, settled_by="rope.scaling"))
         kind = "default"
+    for key in _REQUIRED[kind]:
+        if chosen.get(key) is None:
+            say(
+                finding("bad-config", f"{where}: {key}", f"{kind} rope needs it, and it is absent.")
+            )
+    sections = chosen.get("mrope_section")
     numbers = {key: value for key, value in chosen.items() if key not in _SPOKEN}
+    if kind == "default":
+        idle = sorted(set(numbers) - (_OF_MROPE if sections else set()))
+        if idle:
+            message = f"without effect on a plain rotation, and left out: {', '.join(idle)}."
+            say(finding("idle-rope-keys", f"{where}: rope_parameters", message))
+        numbers = {key: value for key, value in numbers.items() if key not in idle}
     if kind in _NEED_ORIGINAL and parsed.original_max_position_embeddings is not None:
         numbers["original_max_position_embeddings"] = parsed.original_max_position_embeddings
     if kind in _NEED_ORIGINAL and parsed.max_position_embeddings is not None:
         numbers.setdefault("original_max_position_embeddings", parsed.max_position_embeddings)
     partial = chosen.get("partial_rotary_factor", parsed.partial_rotary_factor)
     return Rope(
-        theta=theta,
+        theta=_theta(chosen, parsed, default_theta),
         partial=1.0 if partial is None else float(partial),
         scaling=None if kind == "default" else kind,
-        parameters={} if kind == "default" else numbers,
+        parameters=numbers,
         mrope_sections=tuple(sections) if sections else None,
     )
 
@@ -277,6 +353,8 @@ def read_windows(
     """
     types = parsed.layer_types
     window = parsed.sliding_window
+    if types is not None:
+        _check_types(types, parsed.num_hidden_layers)
     if model_type in ("qwen2", "qwen3") and not parsed.use_sliding_window:
         window = None
     if types is None and rule == "transformers" and model_type in ("qwen2", "qwen3"):
@@ -287,3 +365,15 @@ def read_windows(
         window if i < len(types) and types[i] == "sliding_attention" else None
         for i in range(parsed.num_hidden_layers)
     )
+
+
+def _check_types(types: list[str], layers: int) -> None:
+    """Every layer has a kind of attention that engines know.
+
+    Raises:
+        Refused: otherwise (transformers and vLLM both fail on such a config).
+    """
+    known = {"full_attention", "sliding_attention"}
+    if len(types) < layers or not known.issuperset(types):
+        message = f"must name {layers} layers, each one of {sorted(known)}; found {types!r}."
+        raise Refused([finding("bad-config", f"{CONFIG}: layer_types", message)])

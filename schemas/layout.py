@@ -71,7 +71,7 @@ class Reading:
         unused: stored names that the framework reads past (each explained by a finding).
         maps: d2t and t2d as the framework resolves them, where they had to be derived.
         findings: every default, disagreement and refusal met on the way.
-        extras: config keys that no schema here knows, to be carried over.
+        extras: config keys that no schema here knows, to be carried over (`keys.carry`).
     """
 
     draft: Draft
@@ -89,6 +89,7 @@ class Wishes:
     Attributes:
         target: the target's facts, where it was given.
         verifier: how to name the verifier in layouts that do: a Hub id or a path.
+        verifier_is_path: it names a folder of this machine.
         stock: refuse what needs the SGLang plugin.
         own_embeddings: the draft's table differs from the target's, or was trained.
         extras: keys of the source that are carried over.
@@ -96,6 +97,7 @@ class Wishes:
 
     target: TargetFacts | None = None
     verifier: str | None = None
+    verifier_is_path: bool = False
     stock: bool = False
     own_embeddings: bool = False
     extras: Mapping[str, Any] = field(default_factory=dict)

@@ -10,8 +10,6 @@ from dataclasses import dataclass, fields
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Finding, finding
 
-ENGINE_SCALINGS = frozenset({None, "linear", "yarn", "llama3"})
-
 
 @dataclass(frozen=True)
 class Powers:
@@ -162,7 +160,7 @@ def _needs(draft: Draft, powers: Powers) -> Iterator[tuple[bool, bool, str, str,
         powers.both_fc_norms,
         fc is not None and fc.input_norm and fc.block_norms,
         "both-fc-norms",
-        "fc",
+        "fc.input_norm",
         "{engine} refuses norm_before_fc and fc_norm together.",
     )
     yield (

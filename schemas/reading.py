@@ -1,20 +1,30 @@
-"""What every layout's reader does alike: names, biases, vocabulary maps, and the check against a `Draft`."""
+"""What every layout's reader does alike: names, biases, taps, and the check against a `Draft`."""
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from eagle3_interop.schemas.draft import Draft, Dtype
 from eagle3_interop.schemas.findings import Finding, Refused, finding
 from eagle3_interop.schemas.layout import Reading, Source, TargetFacts, TensorHeader
+from eagle3_interop.schemas.powers import Powers, lacks
 from eagle3_interop.schemas.tensors import DROPPED, Spelling, shapes, understand
 
 _DTYPES: dict[str, Dtype] = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 _QUANTISED = re.compile(r"(_scale|_scale_inv|_zero_point|weight_packed|qweight|qzeros|g_idx)$")
 _MLA = re.compile(r"\.(q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj|kv_a_proj)\.")
+
+_PARALLEL: dict[str, tuple[object, ...]] = {
+    "speculators_model_type": (None, "eagle3"),
+    "parallel_drafting": (None, False),
+    "parallel_draft_step": (None, 1),
+    "mask_token_id": (None,),
+    "pard_token": (None,),
+    "ptd_token_id": (None,),
+}
+"""Keys by which P-EAGLE drafts are known, and the values that mean something else."""
 
 _SETTLES = (
     ("fc.bias", "fc.bias"),
@@ -84,9 +94,11 @@ class Reader:
             message = "this draft uses multi-head latent attention, which is not carried yet."
             self.say("mla-draft", mla[0], message)
         masks = sorted(name for name in tensors if name.endswith("mask_hidden"))
-        kind = config.get("speculators_model_type")
-        if masks or kind == "peagle" or config.get("parallel_drafting"):
-            where = masks[0] if masks else "config.json"
+        nested = config.get("eagle_config")
+        keys = {**(nested if isinstance(nested, Mapping) else {}), **config}
+        signs = [key for key, neutral in _PARALLEL.items() if keys.get(key) not in neutral]
+        if masks or signs or str(keys.get("architectures")).lower().find("peagle") >= 0:
+            where = masks[0] if masks else f"config.json: {', '.join(signs) or 'architectures'}"
             message = (
                 "this draft proposes all tokens in one pass (P-EAGLE), which is not carried yet."
             )
@@ -148,6 +160,9 @@ class Reader:
         """
         found = [name for name in self.names if name.endswith(parts)]
         if not found:
+            if used:
+                message = f"switched on in the config, and absent; {self.engine} leaves them uninitialised or zero."
+                self.say("absent-bias", parts[0], message)
             return False
         if any(np.any(self.source.values(self.names[name])) for name in found):
             return used
@@ -157,11 +172,20 @@ class Reader:
         return False
 
     def dtype(self) -> Dtype:
-        """Dtype of the weights: fc's, else layer 0's query projection's."""
-        for name in ("fc.weight", "layers.0.self_attn.q_proj.weight", "norm.weight"):
-            if (header := self.header(name)) is not None and header.dtype in _DTYPES:
-                return _DTYPES[header.dtype]
-        return "bfloat16"
+        """Dtype of the weights: fc's, else that of layer 0, compared with what the config says."""
+        first = ("fc.weight", "layers.0.self_attn.q_proj.weight", "norm.weight")
+        found = (header.dtype for name in first if (header := self.header(name)) is not None)
+        stored = _DTYPES.get(next(found, ""), "bfloat16")
+        config = self.source.config
+        said = str(config.get("dtype") or config.get("torch_dtype") or stored).removeprefix(
+            "torch."
+        )
+        if said != stored:
+            message = (
+                f"says {said}, the weights are {stored}; loaders that go by the config cast them."
+            )
+            self.say("dtype-disagrees", "config.json: dtype", message)
+        return stored
 
     def blocks(self, target_width: int, sized_by_engine: int | None) -> int:
         """Number of fc blocks, from fc.weight; what the engine would size is compared with it.
@@ -255,106 +279,6 @@ class Reader:
         return tuple(fed)
 
 
-def ints(value: object, where: str) -> list[int] | None:
-    """A list of ids from a config.
-
-    Raises:
-        Refused: it is neither null nor a list of integers.
-    """
-    if value is None:
-        return None
-    if isinstance(value, list) and all(type(item) is int for item in value):
-        return list(value)
-    raise Refused([finding("bad-config", where, f"must be a list of integers, found {value!r}.")])
-
-
-def resolve_map(
-    reader: Reader, draft_size: int, target_size: int, *, trainer_sorts: bool
-) -> tuple[bool, dict[str, np.ndarray[Any, Any]]]:
-    """Which target token each draft token is: d2t and t2d in all the states they are found in.
-
-    Args:
-        reader: the reading in progress.
-        draft_size: D.
-        target_size: V.
-        trainer_sorts: the framework's own trainer orders the draft vocabulary by target id, so that
-            d2t follows from t2d.
-
-    Returns:
-        Whether a map takes part in the network, and maps that had to be derived.
-    """
-    d2t, t2d = reader.header("d2t"), reader.header("t2d")
-    for name, header, size in (("d2t", d2t, draft_size), ("t2d", t2d, target_size)):
-        if header is not None and header.shape != (size,):
-            message = (
-                f"has shape {list(header.shape)}, wanted [{size}]: a map of another vocabulary."
-            )
-            reader.say("map-size", reader.names[name], message)
-            return draft_size < target_size, {}
-    listed = None if t2d is None else np.flatnonzero(reader.source.values(reader.names["t2d"]))
-    if d2t is None:
-        return _without_d2t(reader, listed, draft_size, target_size, trainer_sorts=trainer_sorts)
-    offsets = reader.source.values(reader.names["d2t"]).astype(np.int64)
-    ids = offsets + np.arange(draft_size)
-    where = reader.names["d2t"]
-    if draft_size == target_size and not offsets.any():
-        return False, {}
-    if ids.min() < 0 or ids.max() >= target_size or len(np.unique(ids)) != draft_size:
-        message = (
-            "read as offsets (target id = draft id + d2t) the ids leave the vocabulary or repeat. "
-            "Absolute ids, perhaps."
-        )
-        reader.say("bad-map", where, message)
-    elif listed is not None and not np.array_equal(np.sort(ids), listed):
-        message = f"d2t maps to other tokens than t2d lists ({len(listed)} of {target_size})."
-        reader.say("map-disagrees", where, message)
-    elif not offsets.any():
-        code = "prefix-map" if listed is not None else "zero-map"
-        message = f"the draft vocabulary is the first {draft_size} target tokens: a map that was never set?"
-        reader.say(code, where, message)
-    elif trainer_sorts and np.any(np.diff(ids) < 0):
-        message = "d2t is not ascending, but this trainer takes head rows in ascending order."
-        reader.say("map-order", where, message)
-    return True, {}
-
-
-def _without_d2t(
-    reader: Reader,
-    listed: np.ndarray[Any, Any] | None,
-    draft_size: int,
-    target_size: int,
-    *,
-    trainer_sorts: bool,
-) -> tuple[bool, dict[str, np.ndarray[Any, Any]]]:
-    if draft_size == target_size:
-        return False, {}
-    if listed is None:
-        message = (
-            f"the draft proposes {draft_size} of {target_size} tokens and nothing says which; "
-            f"{reader.engine} would take the first {draft_size}."
-        )
-        reader.say("missing-map", "d2t", message)
-        return True, {}
-    if len(listed) != draft_size:
-        message = f"t2d lists {len(listed)} tokens, the head has {draft_size} rows."
-        reader.say("map-size", reader.names["t2d"], message)
-        return True, {}
-    if not trainer_sorts:
-        message = (
-            "d2t is absent and t2d does not tell in which order this trainer put the head's rows; "
-            f"{reader.engine} would take the first {draft_size} tokens."
-        )
-        reader.say("missing-map", "d2t", message)
-        return True, {}
-    offsets = (listed - np.arange(draft_size)).astype(np.int64)
-    reader.say(
-        "map-derived",
-        "d2t",
-        "derived from t2d: this trainer orders the draft vocabulary by target id.",
-    )
-    return True, {"d2t": offsets}
-
-
 def check(reading: Reading, tensors: Mapping[str, TensorHeader]) -> list[Finding]:
     """Compare the stored tensors with what the description implies, name by name and shape by shape.
 
@@ -363,21 +287,34 @@ def check(reading: Reading, tensors: Mapping[str, TensorHeader]) -> list[Finding
         tensors: headers by stored name.
 
     Returns:
-        An error for each tensor that is missing, left over, or of another shape.
+        An error for each tensor that is missing, left over, or of another shape or kind.
     """
     wanted = shapes(reading.draft)
-    found: list[Finding] = []
-    for name, shape in wanted.items():
-        stored = reading.names.get(name)
-        if stored is None:
-            if name not in reading.maps:
-                found.append(_missing(name, shape))
-        elif tensors[stored].shape != shape:
-            message = f"has shape {list(tensors[stored].shape)}; the config implies {list(shape)}."
-            found.append(finding("shape-mismatch", stored, message))
+    vocabulary = reading.draft.vocabulary
+    optional = {
+        "embed_tokens.weight": (vocabulary.target_size, reading.draft.hidden_size),
+        "d2t": (vocabulary.draft_size,),
+        "t2d": (vocabulary.target_size,),
+    }
+    said = {item.code for item in reading.findings}
+    found = [
+        _missing(name, shape)
+        for name, shape in wanted.items()
+        if name not in reading.names and name not in reading.maps
+        if not (name == "d2t" and "missing-map" in said)
+    ]
     for name, stored in reading.names.items():
-        if name not in wanted and name not in ("t2d", "embed_tokens.weight", "d2t"):
+        shape = {**optional, **wanted}.get(name)
+        header = tensors[stored]
+        if shape is None:
             found.append(_left_over(name, stored))
+        elif header.shape != shape:
+            if not (name in ("d2t", "t2d") and "map-size" in said):
+                message = f"has shape {list(header.shape)}; the config implies {list(shape)}."
+                found.append(finding("shape-mismatch", stored, message))
+        elif name not in ("d2t", "t2d") and header.dtype not in _DTYPES:
+            message = f"holds {header.dtype} numbers; weights are bfloat16, float16 or float32."
+            found.append(finding("unknown-dtype", stored, message))
     return found
 
 
@@ -414,9 +351,12 @@ def check_target(draft: Draft, target: TargetFacts) -> list[Finding]:
         if ours != theirs:
             message = f"the draft was made for a target of {what} {ours}; this one's is {theirs}."
             found.append(finding("wrong-target", target.name, message))
-    depth, taps = target.layers, draft.taps or ()
-    if any(tap > depth for tap in taps):
-        message = f"taps {list(taps)} reach beyond the target's {depth} layers."
+    depth, taps = target.layers, draft.resolved_taps(target.layers)
+    if draft.fc is not None and taps is None:
+        message = f"no ids, and {depth} layers are too few for the default triple."
+        found.append(finding("taps-unknown", target.name, message))
+    elif any(tap > depth for tap in taps or ()):
+        message = f"taps {list(taps or ())} reach beyond the target's {depth} layers."
         found.append(finding("taps-out-of-range", target.name, message))
     return found
 
@@ -433,3 +373,19 @@ def with_target(reading: Reading, target: TargetFacts) -> Reading:
     )
     taps = reading.draft.resolved_taps(target.layers)
     return replace(reading, draft=reading.draft.model_copy(update={"target": facts, "taps": taps}))
+
+
+def cannot(draft: Draft, powers: Powers) -> list[Finding]:
+    """What the class that a config selects does not compute although the config asks for it.
+
+    The counterpart of `powers.lacks` for a source: each is an error that the user's word settles.
+    """
+    return [
+        item.model_copy(
+            update={
+                "settled_by": item.where,
+                "fix": f"If it was trained so: --set {item.where}=VALUE, with the value it was trained with.",
+            }
+        )
+        for item in lacks(draft, powers)
+    ]

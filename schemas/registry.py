@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from eagle3_interop.schemas import sglang, speculators, universal, vllm
-from eagle3_interop.schemas.flat import IDS
+from eagle3_interop.schemas.keys import IDS, architecture
 from eagle3_interop.schemas.layout import Layout
 
 LAYOUTS: dict[str, Layout] = {
@@ -27,7 +27,8 @@ def recognise(config: Mapping[str, Any], names: Sequence[str]) -> tuple[str, str
     A flat file with ids only in ``eagle_config`` counts as SGLang's: SpecForge, ModelOpt and SGLang all put
     them there, and count outputs.
     """
-    order = ("speculators", "vllm", "sglang") if config.get(IDS) else SOURCES
+    stock = architecture(config) == sglang.STOCK and not config.get(IDS)
+    order = SOURCES if stock else ("speculators", "vllm", "sglang")
     for layout in order:
         if (sign := LAYOUTS[layout].recognise(config, names)) is not None:
             return layout, sign

@@ -10,19 +10,13 @@ from typing import Any
 
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Finding, finding
-from eagle3_interop.schemas.flat import (
-    CONFIG,
-    IDS,
-    FlatDialect,
-    FlatKeys,
-    flat_config,
-    mixed_windows,
-    read_flat,
-    zero_biases,
-)
+from eagle3_interop.schemas.flat import FlatDialect, read_flat
+from eagle3_interop.schemas.hf import CONFIG
+from eagle3_interop.schemas.keys import IDS, NESTED, FlatKeys, architecture, nested_keys
 from eagle3_interop.schemas.layout import Reading, Source, TargetFacts, Wishes, Writing
 from eagle3_interop.schemas.powers import Powers, lacks
 from eagle3_interop.schemas.tensors import Spelling
+from eagle3_interop.schemas.writing import flat_config, mixed_windows, zero_biases
 
 STOCK = "LlamaForCausalLMEagle3"
 PLUGIN = {False: "Eagle3LlamaForCausalLM", True: "Eagle3Qwen3ForCausalLM"}
@@ -75,6 +69,7 @@ _IDS_AS_TAPS_UNLESS_FIRST_IS_ONE = frozenset(
         "kimi_vl",
     }
 )
+_OTHER_RULES = "deepseek_v2, Kimi, glm4_moe_lite and gpt_oss targets have rules of their own"
 _CAPTURES_THE_END = frozenset({"gpt_oss", "minimax_m2", "minimax_m3", "minimax_m3_vl"})
 
 
@@ -155,34 +150,41 @@ def recognise(config: Mapping[str, Any], names: Sequence[str]) -> str | None:  #
     """A flat config with ids in ``eagle_config``, or SGLang's own class and no ids at all."""
     if "speculators_model_type" in config and "num_hidden_layers" not in config:
         return None
-    architecture = (config.get("architectures") or [""])[0]
-    nested = config.get("eagle_config")
-    if isinstance(nested, Mapping) and nested.get(IDS):
-        return f"ids in eagle_config (architecture {architecture})"
-    if architecture == STOCK and not config.get(IDS):
-        return f"architecture {STOCK}, no ids"
+    name = architecture(config)
+    if nested_keys(config).get(IDS):
+        return f"ids in eagle_config (architecture {name})"
+    if name in (STOCK, *PLUGIN.values()) and not config.get(IDS):
+        return f"architecture {name}, no ids"
     return None
 
 
 def loads(config: Mapping[str, Any]) -> bool:
     """SGLang starts with its own class and with the plugin's; any other name is refused or a target's."""
-    return (config.get("architectures") or [""])[0] in (STOCK, *PLUGIN.values())
+    return architecture(config) in (STOCK, *PLUGIN.values())
 
 
 def read(source: Source, target: TargetFacts | None) -> Reading:
     """Read a flat checkpoint as SGLang 0.5.23 does (with the plugin, where the class says so)."""
     reading = read_flat(source, target, DIALECT)
-    ids = source.config.get(IDS)
-    if not ids:
-        return reading
-    message = f"top-level ids {ids} are not read by SGLang."
-    taps = reading.draft.taps
-    agree = taps is not None and list(taps) == ids
-    code = "ids-unread" if agree else "ids-disagree"
-    if not agree:
-        message += f" They name other taps than what SGLang feeds ({'the default' if taps is None else list(taps)})."
-    say = finding(code, f"{CONFIG}: {IDS}", message, settled_by="" if agree else "taps")
-    return replace(reading, findings=(*reading.findings, say))
+    said = list(reading.findings)
+    nested, top = nested_keys(source.config).get(IDS), source.config.get(IDS)
+    if nested and target is None:
+        message = f"{nested} were read by the plain rule (tap = id + 1); {_OTHER_RULES}."
+        said.append(finding("plain-rule", f"{CONFIG}: {NESTED}.{IDS}", message))
+    if top:
+        said.append(_beside(top, reading.draft, target))
+    return replace(reading, findings=tuple(said))
+
+
+def _beside(top: Sequence[int], draft: Draft, target: TargetFacts | None) -> Finding:
+    """What there is to say of top-level ids, which SGLang never reads."""
+    where, message = f"{CONFIG}: {IDS}", f"top-level ids {list(top)} are not read by SGLang."
+    taps = draft.resolved_taps(target.layers if target else None)
+    if taps is not None and taps == tuple(sorted(set(top))):
+        return finding("ids-unread", where, f"{message} They name the taps that it feeds.")
+    fed = "the default triple" if taps is None else list(taps)
+    message = f"{message} It feeds {fed}, vLLM and speculators would feed these."
+    return finding("ids-disagree", where, message, settled_by="taps")
 
 
 def write(draft: Draft, wishes: Wishes) -> Writing:
@@ -207,7 +209,8 @@ def write(draft: Draft, wishes: Wishes) -> Writing:
         findings += needs
     architecture = PLUGIN[qk_norm] if plugin else STOCK
     config = flat_config(draft, architecture, wishes.extras)
-    config["eagle_config"], said = eagle_config(draft, wishes.target)
+    nested, said = eagle_config(draft, wishes.target)
+    config[NESTED] = {**config.get(NESTED, {}), **nested}
     return Writing(
         config=config,
         spelling=SPELLING,
@@ -241,10 +244,7 @@ def eagle_config(draft: Draft, target: TargetFacts | None) -> tuple[dict[str, An
         message = f"no list of ids makes a {model_type} target capture taps {list(taps)} in SGLang 0.5.23."
         findings.append(finding("no-such-ids", where, message))
     if target is None:
-        message = (
-            f"ids {ids} by the plain rule (id = tap - 1); deepseek_v2, glm4_moe_lite and gpt_oss targets "
-            "read ids otherwise."
-        )
+        message = f"ids {ids} were written by the plain rule (id = tap - 1); {_OTHER_RULES}."
         findings.append(finding("plain-rule", where, message))
     elif ids != [tap - 1 for tap in taps]:
         message = f"ids {ids} by SGLang 0.5.23's rule for {model_type}; versions with the plain rule read id + 1."

@@ -4,35 +4,33 @@ Source of the facts: ``speculators/models/eagle3/{config,core,model_definitions}
 for vLLM ``transformers_utils/configs/speculators/{base,algos}.py``.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+from pydantic import Field, PositiveInt
 
-from eagle3_interop.schemas.draft import Attention, Draft, Fc, Layers, Mlp, Target, Vocabulary
+from eagle3_interop.schemas.draft import Attention, Draft, Fc, Layers, Mlp, Rope, Target, Vocabulary
 from eagle3_interop.schemas.findings import Finding, Refused, finding
-from eagle3_interop.schemas.flat import (
-    BOILERPLATE,
-    CONFIG,
-    IDS,
-    layer_keys,
-    mixed_windows,
-    zero_biases,
-)
 from eagle3_interop.schemas.hf import (
+    CONFIG,
     CONFIGS,
     DecoderConfig,
     parse,
     read_rope,
     read_windows,
+    validated,
 )
+from eagle3_interop.schemas.keys import IDS, LAYER, SPECULATORS_READ, SpeculatorsKeys, carry
 from eagle3_interop.schemas.layout import Reading, Source, TargetFacts, Wishes, Writing
+from eagle3_interop.schemas.maps import resolve_map
 from eagle3_interop.schemas.powers import Powers, lacks
-from eagle3_interop.schemas.reading import Reader, resolve_map
+from eagle3_interop.schemas.reading import Reader, cannot
 from eagle3_interop.schemas.tensors import Spelling
+from eagle3_interop.schemas.writing import layer_keys, mixed_windows, zero_biases
 
-LAYER = "transformer_layer_config"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 SPELLING = Spelling(roots=("",), layer0=("layers.0.",), later_norm="input_layernorm")
 _VLLM_SPELLING = Spelling(
@@ -65,57 +63,20 @@ POWERS = {
 }
 
 
-class Verifier(BaseModel):
-    """``speculators_config.verifier``."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-
-    name_or_path: str | None = None
-    architectures: list[str] = []
-
-
-class Proposal(BaseModel):
-    """One of ``speculators_config.proposal_methods``."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-
-    proposal_type: str = "greedy"
-    speculative_tokens: PositiveInt | None = None
-
-
-class SpeculatorsConfig(BaseModel):
-    """``speculators_config``."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-
-    algorithm: str = "eagle3"
-    default_proposal_method: str = "greedy"
-    proposal_methods: list[Proposal] = []
-    verifier: Verifier = Verifier()
-
-
-class SpeculatorsKeys(BaseModel):
-    """Top-level keys, with the defaults of ``Eagle3SpeculatorConfig``."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
-
-    speculators_model_type: Literal["eagle3"] = "eagle3"
-    architectures: list[str] | None = None
-    draft_vocab_size: PositiveInt = 32000
-    norm_before_residual: bool = False
-    target_hidden_size: PositiveInt | None = None
-    eagle_aux_hidden_state_layer_ids: list[int] | None = None
-    norm_before_fc: bool = False
-    fc_norm: bool = False
-    norm_output: bool = False
-    embed_requires_grad: bool = False
-    speculators_config: SpeculatorsConfig | None = None
-    transformer_layer_config: dict[str, Any]
+_BARE_KEYS: dict[str, tuple[object, ...]] = {
+    "bias": (None, False),
+    "eagle_config": (None,),
+    "logit_scale": (None, 1.0),
+    "num_aux_layers": (None,),
+    "qkv_bias": (None,),
+}
 
 
 class VllmLayerConfig(DecoderConfig):
     """``transformer_layer_config`` as vLLM sees it: bare attributes, with its model code's own defaults."""
 
+    hidden_act: str
+    rms_norm_eps: float = Field(gt=0, allow_inf_nan=False)
     max_position_embeddings: PositiveInt | None = 8192
 
 
@@ -154,23 +115,9 @@ def read_as_vllm(source: Source, target: TargetFacts | None) -> Reading:
     return _read(source, target, _VLLM)
 
 
-def _read_keys(config: Mapping[str, Any]) -> SpeculatorsKeys:
-    try:
-        return SpeculatorsKeys.model_validate(dict(config))
-    except ValidationError as error:
-        raise Refused(
-            finding(
-                "bad-config",
-                f"{CONFIG}: {'.'.join(str(part) for part in item['loc'])}",
-                f"{item['msg']} (found {item.get('input')!r}).",
-            )
-            for item in error.errors(include_url=False)
-        ) from None
-
-
 def _read(source: Source, target: TargetFacts | None, who: _Reader) -> Reading:  # noqa: ARG001
     reader = Reader(source, who.spelling, who.engine)
-    keys = _read_keys(source.config)
+    keys = validated(SpeculatorsKeys, source.config, CONFIG)
     model_type = _layer_type(reader, keys, who)
     kind = VllmLayerConfig if who.engine == "vLLM" else CONFIGS[model_type]
     parsed = parse(keys.transformer_layer_config, kind, LAYER, reader.add)
@@ -188,20 +135,18 @@ def _read(source: Source, target: TargetFacts | None, who: _Reader) -> Reading: 
             reader.say(
                 "flag-default", f"{CONFIG}: {key}", f"absent: {str(default).lower()} counts."
             )
-    vocabulary, maps = _vocabulary(reader, source.config, keys, parsed)
+    vocabulary, maps = _vocabulary(reader, source.config, keys, parsed, who)
     rope_theta = 1e6 if who.engine == "vLLM" and qk_norm else 10000.0
     rope = read_rope(parsed, LAYER, reader.add, rope_theta)
-    if who.engine == "speculators" and rope.partial != 1.0:
-        message = "the library's llama and qwen3 layers rotate whole heads and never read it."
-        reader.say("partial-rotary-unread", f"{LAYER}: partial_rotary_factor", message)
-        rope = rope.model_copy(update={"partial": 1.0})
-    tokens = [method.speculative_tokens for method in _settings(keys).proposal_methods]
+    if who.engine == "speculators":
+        rope = _as_the_library_rotates(reader, rope)
+    tokens = [method.speculative_tokens for method in keys.settings.proposal_methods]
     draft = Draft(
         hidden_size=width,
         target=Target(
-            name=_settings(keys).verifier.name_or_path,
+            name=keys.settings.verifier.name_or_path,
             hidden_size=target_width,
-            architectures=tuple(_settings(keys).verifier.architectures),
+            architectures=tuple(keys.settings.verifier.architectures),
         ),
         taps=taps,
         fc=Fc(
@@ -220,12 +165,12 @@ def _read(source: Source, target: TargetFacts | None, who: _Reader) -> Reading: 
         speculative_tokens=next(iter(tokens), None),
         trains_embeddings=keys.embed_requires_grad,
     )
-    extras = _extras(reader, source.config)
+    extras = carry(source.config, who.engine, SPECULATORS_READ, reader.add)
+    if who.engine == "vLLM":
+        _refuse_bare_keys(reader, keys.transformer_layer_config)
+    else:
+        reader.findings += cannot(draft, POWERS[qk_norm])
     return Reading(draft, reader.names, tuple(reader.unused), maps, tuple(reader.findings), extras)
-
-
-def _settings(keys: SpeculatorsKeys) -> SpeculatorsConfig:
-    return keys.speculators_config or SpeculatorsConfig()
 
 
 def _layer_type(reader: Reader, keys: SpeculatorsKeys, who: _Reader) -> str:
@@ -296,15 +241,17 @@ def _layers(reader: Reader, parsed: DecoderConfig, model_type: str, who: _Reader
 
 
 def _vocabulary(
-    reader: Reader, config: Mapping[str, Any], keys: SpeculatorsKeys, parsed: DecoderConfig
+    reader: Reader,
+    config: Mapping[str, Any],
+    keys: SpeculatorsKeys,
+    parsed: DecoderConfig,
+    who: _Reader,
 ) -> tuple[Vocabulary, dict[str, Any]]:
     size = keys.draft_vocab_size
     if "draft_vocab_size" not in config:
-        reader.say(
-            "class-default",
-            f"{CONFIG}: draft_vocab_size",
-            f"absent: the class's own default {size} counts.",
-        )
+        size = parsed.vocab_size if who.engine == "vLLM" else size
+        message = f"absent: {who.engine}'s own default {size} counts."
+        reader.say("class-default", f"{CONFIG}: draft_vocab_size", message)
     mapped, maps = resolve_map(reader, size, parsed.vocab_size, trainer_sorts=True)
     own = "embed_tokens.weight" in reader.names
     if not own:
@@ -318,37 +265,42 @@ def _vocabulary(
     return vocabulary, maps
 
 
-def _extras(reader: Reader, config: Mapping[str, Any]) -> dict[str, Any]:
-    known = set(SpeculatorsKeys.model_fields) | BOILERPLATE | {"speculators_version"}
-    unknown = {key: value for key, value in config.items() if key not in known}
-    layer = config.get(LAYER, {})
-    inner = {
-        key: value
-        for key, value in layer.items()
-        if key not in set(DecoderConfig.model_fields) | BOILERPLATE | {"num_aux_hidden_states"}
-    }
-    if unknown or inner:
-        listed = ", ".join(sorted({*unknown, *inner}))
-        message = f"keys that decide nothing known here, carried over: {listed}."
-        reader.say("unknown-keys", CONFIG, message)
-    carried = {
-        key: layer[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if key in layer
-    }
-    return {**carried, **inner, **unknown}
+def _as_the_library_rotates(reader: Reader, rope: Rope) -> Rope:
+    """Rope without what transformers' llama and qwen3 layers never read."""
+    if rope.partial != 1.0:
+        message = "the library's llama and qwen3 layers rotate whole heads and never read it."
+        reader.say("partial-rotary-unread", f"{LAYER}: partial_rotary_factor", message)
+    if rope.mrope_sections is not None:
+        message = "the library's layers rotate by one position and never read it; vLLM does."
+        reader.say("mrope-unread", f"{LAYER}: mrope_section", message)
+        numbers = rope.parameters if rope.scaling else {}
+        rope = rope.model_copy(update={"mrope_sections": None, "parameters": numbers})
+    return rope.model_copy(update={"partial": 1.0})
+
+
+def _refuse_bare_keys(reader: Reader, layer: Mapping[str, Any]) -> None:
+    """Keys that vLLM finds in the decoder's own, and that change what it computes."""
+    for key, neutral in _BARE_KEYS.items():
+        if layer.get(key) not in neutral:
+            message = (
+                f"{layer[key]!r}: vLLM hands the decoder's keys on as they are, and reads this one."
+            )
+            reader.say("unsupported-key", f"{LAYER}: {key}", message)
 
 
 def own_keys(draft: Draft, wishes: Wishes) -> tuple[dict[str, Any], list[Finding]]:
     """Speculators' own keys for a draft, and what had to be chosen for them."""
     findings = []
     verifier = wishes.verifier or draft.target.name
+    where = "speculators_config.verifier.name_or_path"
     if verifier is None:
         message = "speculators' loader takes tables and widths from the verifier; none is known."
-        findings.append(finding("no-verifier", "speculators_config.verifier.name_or_path", message))
-    elif wishes.verifier is None or wishes.verifier.startswith((".", "/", "~")):
-        message = f"the verifier is named {verifier!r}."
-        findings.append(
-            finding("verifier-name", "speculators_config.verifier.name_or_path", message)
+        findings.append(finding("no-verifier", where, message))
+    elif wishes.verifier_is_path or not _HUB_ID.fullmatch(verifier):
+        message = (
+            f"the verifier is named by a path, {verifier!r}, which exists on this machine only."
         )
+        findings.append(finding("verifier-name", where, message))
     tokens = draft.speculative_tokens
     if tokens is None:
         tokens = 3
@@ -394,14 +346,9 @@ def write(draft: Draft, wishes: Wishes) -> Writing:
     qk_norm = draft.layers.attention.qk_norm
     powers = POWERS[qk_norm]
     keys, said = own_keys(draft, wishes)
-    layer_extras = {
-        key: value
-        for key, value in wishes.extras.items()
-        if key in ("bos_token_id", "eos_token_id", "pad_token_id")
-    }
-    keys[LAYER] = {**layer_extras, **keys[LAYER]}
-    extras = {key: value for key, value in wishes.extras.items() if key not in layer_extras}
-    config = {**extras, "architectures": ["Eagle3DraftModel"], **keys, "dtype": draft.dtype}
+    keys[LAYER] = {**wishes.extras.get(LAYER, {}), **keys[LAYER]}
+    beside = {key: value for key, value in wishes.extras.items() if key != LAYER}
+    config = {**beside, "architectures": ["Eagle3DraftModel"], **keys, "dtype": draft.dtype}
     return Writing(
         config=config,
         spelling=SPELLING,

@@ -1,7 +1,6 @@
 """Canonical tensor names: how each framework spells them, and the shapes a `Draft` implies."""
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -92,12 +91,6 @@ def understand(stored: str, later_norm: LaterNorm) -> Name:
             return Name(None, stored)
         name = f"layers.{match[1]}.input_layernorm.weight"
     return Name(name, stored)
-
-
-def layer_count(canonical: Iterable[str]) -> int:
-    """Number of layers that have tensors (the highest index, plus one)."""
-    found = (re.match(r"layers\.(\d+)\.", name) for name in canonical)
-    return max((int(match[1]) + 1 for match in found if match), default=0)
 
 
 def _layer_shapes(draft: Draft, layer: int) -> dict[str, tuple[int, ...]]:

@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from eagle3_interop.schemas import sglang, speculators, vllm
-from eagle3_interop.schemas.draft import Draft
-from eagle3_interop.schemas.findings import finding
-from eagle3_interop.schemas.flat import CONFIG, zero_biases
+from eagle3_interop.schemas.draft import Draft, Target
+from eagle3_interop.schemas.findings import errors, finding
+from eagle3_interop.schemas.hf import CONFIG
 from eagle3_interop.schemas.layout import Reading, Source, TargetFacts, Wishes, Writing
 from eagle3_interop.schemas.powers import both, lacks
 from eagle3_interop.schemas.tensors import Spelling
+from eagle3_interop.schemas.writing import zero_biases
 
 SPELLING = Spelling(roots=("",), layer0=("layers.0.",), later_norm="input_layernorm")
 
@@ -31,8 +32,24 @@ def loads(config: Mapping[str, Any]) -> bool:
 
 
 def read(source: Source, target: TargetFacts | None) -> Reading:
-    """Read by speculators' keys (every reader finds the same network)."""
-    return speculators.read(source, target)
+    """Read as all three do: by speculators' keys, and an error where another finds another network."""
+    own = speculators.read(source, target)
+    found = list(own.findings)
+    for engine, layout in (("vLLM", vllm), ("SGLang", sglang)):
+        other = layout.read(source, target)
+        found += errors(other.findings)
+        if _network(other.draft) != _network(own.draft):
+            message = f"{engine} and speculators find different networks in this folder."
+            found.append(finding("readers-disagree", CONFIG, message))
+    return replace(own, findings=tuple(dict.fromkeys(found)))
+
+
+def _network(draft: Draft) -> Draft:
+    """The description without what only one of the three can say."""
+    vocabulary = draft.vocabulary.model_copy(update={"embeddings": "target"})
+    target = Target(hidden_size=draft.target.hidden_size)
+    unsaid = {"target": target, "speculative_tokens": None, "trains_embeddings": False}
+    return draft.model_copy(update={**unsaid, "vocabulary": vocabulary})
 
 
 def write(draft: Draft, wishes: Wishes) -> Writing:

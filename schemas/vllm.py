@@ -4,26 +4,22 @@ Source of the facts: ``model_executor/models/{llama,qwen3}_eagle3.py``, ``v1/wor
 ``transformers_utils/configs/{eagle.py,speculators/}``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from eagle3_interop.schemas import speculators
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Finding, finding
-from eagle3_interop.schemas.flat import (
-    CONFIG,
-    IDS,
-    FlatDialect,
-    FlatKeys,
-    flat_config,
-    mixed_windows,
-    read_flat,
-    zero_biases,
-)
+from eagle3_interop.schemas.flat import FlatDialect, read_flat
+from eagle3_interop.schemas.hf import CONFIG
+from eagle3_interop.schemas.keys import IDS, NESTED, FlatKeys, architecture, nested_keys
 from eagle3_interop.schemas.layout import Reading, Source, TargetFacts, Wishes, Writing
 from eagle3_interop.schemas.powers import Powers, lacks
+from eagle3_interop.schemas.reading import cannot
+from eagle3_interop.schemas.sglang import ids_to_taps
 from eagle3_interop.schemas.tensors import Spelling
+from eagle3_interop.schemas.writing import flat_config, mixed_windows, zero_biases
 
 ARCHITECTURES = {False: "Eagle3LlamaForCausalLM", True: "Eagle3Qwen3ForCausalLM"}
 """The class, by whether the draft has q/k norms."""
@@ -54,19 +50,23 @@ POWERS = {
 _NO_EMBEDDING_TAP = frozenset({"deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "kimi_k25"})
 
 
-def vllm_class(architecture: str) -> str:
+def vllm_class(name: str) -> str:
     """The class name after vLLM's own prefixing (``configs/eagle.py``)."""
-    known = architecture.startswith("Eagle3") or architecture.endswith("Eagle3")
-    return architecture if known else f"Eagle3{architecture}"
+    known = name.startswith("Eagle3") or name.endswith("Eagle3")
+    return name if known else f"Eagle3{name}"
 
 
 def _ids(
     keys: FlatKeys, _target: TargetFacts | None
 ) -> tuple[list[int] | None, str, Callable[[list[int]], list[int]]]:
-    if keys.eagle_aux_hidden_state_layer_ids:
-        return keys.eagle_aux_hidden_state_layer_ids, f"{CONFIG}: {IDS}", list
-    nested = keys.nested.eagle_aux_hidden_state_layer_ids
-    return nested, f"{CONFIG}: eagle_config.{IDS}" if nested else f"{CONFIG}: {IDS}", list
+    nested = keys.nested
+    places = {
+        IDS: keys.eagle_aux_hidden_state_layer_ids,
+        f"{NESTED}.layer_ids": nested.layer_ids,
+        f"{NESTED}.{IDS}": nested.eagle_aux_hidden_state_layer_ids,
+    }
+    place = next((key for key, ids in places.items() if ids), IDS)
+    return places[place], f"{CONFIG}: {place}", list
 
 
 def _blocks(keys: FlatKeys, powers: Powers) -> int:
@@ -97,16 +97,15 @@ def recognise(config: Mapping[str, Any], names: Sequence[str]) -> str | None:  #
     """A speculators folder, or a flat config with top-level ids or one of vLLM's classes and no ids."""
     if "speculators_model_type" in config:
         return "speculators_model_type, which vLLM reads too"
-    architecture = (config.get("architectures") or [""])[0]
+    name = architecture(config)
     if config.get(IDS):
-        return f"top-level ids (architecture {architecture})"
-    nested = config.get("eagle_config")
-    if isinstance(nested, Mapping) and nested.get(IDS):
+        return f"top-level ids (architecture {name})"
+    if nested_keys(config).get(IDS):
         return None
-    if vllm_class(architecture) in _KNOWN:
-        return f"architecture {architecture}"
-    if architecture == "LlamaEagle3DraftModel":
-        return f"architecture {architecture}, which no engine knows"
+    if vllm_class(name) in _KNOWN:
+        return f"architecture {name}"
+    if name == "LlamaEagle3DraftModel":
+        return f"architecture {name}, which no engine knows"
     return None
 
 
@@ -114,32 +113,59 @@ def loads(config: Mapping[str, Any]) -> bool:
     """VLLM starts with a speculators folder and with the classes it registers."""
     if "speculators_model_type" in config and "model_type" not in config:
         return True
-    return vllm_class((config.get("architectures") or [""])[0]) in _KNOWN
+    return vllm_class(architecture(config)) in _KNOWN
 
 
 def read(source: Source, target: TargetFacts | None) -> Reading:
     """Read as vLLM 0.32 does: a flat folder, or one in speculators' form (which has no model_type)."""
     config = source.config
     if "speculators_model_type" in config and "model_type" not in config:
-        return speculators.read_as_vllm(source, target)
+        reading = speculators.read_as_vllm(source, target)
+        unable = cannot(reading.draft, POWERS[reading.draft.layers.attention.qk_norm])
+        return replace(reading, findings=(*reading.findings, *unable))
     reading = read_flat(source, target, DIALECT)
     said = list(reading.findings)
-    architecture = (config.get("architectures") or [""])[0]
-    if vllm_class(architecture) not in _KNOWN:
-        message = f"{architecture!r} is no draft class of vLLM; it is read as its llama class."
+    name = architecture(config)
+    if vllm_class(name) not in _KNOWN:
+        message = f"{name!r} is no draft class of vLLM; it is read as its llama class."
         said.append(finding("unknown-architecture", f"{CONFIG}: architectures", message))
-    nested = (config.get("eagle_config") or {}).get(IDS)
-    where = f"{CONFIG}: eagle_config.{IDS}"
-    if nested and not config.get(IDS):
-        message = (
-            f"{nested} stand in eagle_config, where SGLang, SpecForge and ModelOpt count outputs. vLLM's "
-            "V1 runner takes them as they are, one layer early by that count; its V2 runner ignores them."
-        )
-        said.append(finding("nested-ids", where, message, settled_by="taps"))
-    elif nested and [value + 1 for value in nested] != config[IDS]:
-        message = f"{nested} beside {config[IDS]} at the top level, which is what vLLM feeds."
-        said.append(finding("ids-unread", where, message))
+    nested = nested_keys(config)
+    said += _nested_ids(config.get(IDS), nested.get("layer_ids"), nested.get(IDS), target)
     return replace(reading, findings=tuple(said))
+
+
+def _nested_ids(
+    top: Sequence[int] | None,
+    second: Sequence[int] | None,
+    third: Sequence[int] | None,
+    target: TargetFacts | None,
+) -> Iterator[Finding]:
+    """What there is to say of ids in eagle_config: ``layer_ids``, and those in SGLang's place."""
+    place = f"{CONFIG}: {NESTED}.{{}}".format
+    if second and not top:
+        message = (
+            f"{list(second)} are read by vLLM's V2 runner only; its V1 runner feeds other taps."
+        )
+        yield finding("nested-ids", place("layer_ids"), message, settled_by="taps")
+    elif third and not top:
+        message = (
+            f"{list(third)} stand where SGLang, SpecForge and ModelOpt count outputs. vLLM's V1 runner "
+            "takes them as they are, one layer early by that count; its V2 runner ignores them."
+        )
+        yield finding("nested-ids", place(IDS), message, settled_by="taps")
+    used = list(top or second or ())
+    if top and second and list(second) != used:
+        message = f"{list(second)} beside {used} at the top level, which is what vLLM feeds."
+        yield finding("ids-disagree", place("layer_ids"), message, settled_by="taps")
+    if used and third:
+        model_type, layers = (target.model_type, target.layers) if target else (None, None)
+        agree = sorted(ids_to_taps(list(third), model_type, layers)) == sorted(used)
+        message = f"{list(third)} beside {used}, which is what vLLM feeds."
+        if agree:
+            yield finding("ids-unread", place(IDS), f"{message} SGLang feeds the same taps.")
+        else:
+            message += " SGLang would feed other taps."
+            yield finding("ids-disagree", place(IDS), message, settled_by="taps")
 
 
 def write(draft: Draft, wishes: Wishes) -> Writing:
@@ -167,7 +193,7 @@ def write_ids(config: dict[str, Any], draft: Draft, target: TargetFacts | None) 
     """
     findings = []
     if draft.fc is None:
-        config["eagle_config"] = {**config.get("eagle_config", {}), "use_aux_hidden_state": False}
+        config[NESTED] = {**config.get(NESTED, {}), "use_aux_hidden_state": False}
         message = "vLLM's V2 model runner asks for aux states all the same: use its V1 runner."
         findings.append(finding("no-fc-runner", "eagle_config.use_aux_hidden_state", message))
         return findings
@@ -175,7 +201,7 @@ def write_ids(config: dict[str, Any], draft: Draft, target: TargetFacts | None) 
     if draft.taps is None:
         return findings
     config[IDS] = list(draft.taps)
-    config["eagle_config"] = {**config.get("eagle_config", {}), "layer_ids": list(draft.taps)}
+    config[NESTED] = {**config.get(NESTED, {}), "layer_ids": list(draft.taps)}
     if target is not None and target.model_type in _NO_EMBEDDING_TAP and draft.taps[0] == 0:
         message = f"a {target.model_type} target in vLLM fails on a tap before its first layer."
         findings.append(finding("embedding-tap", f"{CONFIG}: {IDS}", message))
