@@ -1,0 +1,164 @@
+"""The report of eagle3-validate, as ``--json`` writes it (``docs/validating.md`` explains each key)."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from eagle3_interop.schemas.findings import Finding
+
+
+class _Part(BaseModel):
+    """A frozen part of the report; a key that is not known here is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Gate(_Part):
+    """A check that decides the verdict.
+
+    Attributes:
+        name: of the check, kebab-case.
+        wanted: what passes.
+        got: what was measured.
+        passed: whether it did.
+    """
+
+    name: str
+    wanted: Any
+    got: Any
+    passed: bool
+
+
+class AcceptanceReport(_Part):
+    """The counters of greedy drafting and verification, as engines count them.
+
+    Attributes:
+        accept_length: 1 + accepted / drafts.
+        interval: 95 % bootstrap interval of it, over prompts.
+        drafts: verification steps.
+        accepted: draft tokens that were accepted.
+        per_position: steps that accepted more than j tokens.
+        num_draft_tokens: proposed tokens in a row (of a tree: its steps).
+        tree: steps, top-k and draft tokens (the root included) of a tree; None for a chain.
+        tokens: new tokens, over all texts.
+    """
+
+    accept_length: float
+    interval: tuple[float, float]
+    drafts: int
+    accepted: int
+    per_position: tuple[int, ...]
+    num_draft_tokens: int
+    tree: tuple[int, int, int] | None
+    tokens: int
+
+
+class SweepRow(AcceptanceReport):
+    """One setting of a sweep.
+
+    Attributes:
+        speedup: expected speed-up at the given cost ratio, None without one.
+        best: it has the largest of all.
+    """
+
+    speedup: float | None = None
+    best: bool = False
+
+
+class LogitsReport(_Part):
+    """Logits of two checkpoints on the same features, token by token of the target's vocabulary.
+
+    Attributes:
+        max_abs_diff: largest difference.
+        mean_abs_diff: mean difference.
+        top1_agreement: share of proposals that are equal.
+        kl: by depth, the mean divergence of the checkpoint from the source.
+        positions: start positions; each was run to every depth.
+    """
+
+    max_abs_diff: float
+    mean_abs_diff: float
+    top1_agreement: float
+    kl: tuple[float, ...]
+    positions: int
+
+
+class FirstDifference(_Part):
+    """Where two networks part, on the text on which they differ most.
+
+    Attributes:
+        stage: what it is, with the step (counted from 1) beyond the first.
+        step: the draft step, counted from 1.
+        max_abs_diff: largest difference there; None where the two have other shapes, or nothing there.
+        largest: largest value there, in the source.
+        prompt: number of the text, counted from 0.
+        meaning: what usually makes networks part there.
+    """
+
+    stage: str
+    step: int
+    max_abs_diff: float | None
+    largest: float | None
+    prompt: int
+    meaning: str
+
+
+class AgainstReport(_Part):
+    """A comparison with another checkpoint, each read as its own framework reads it.
+
+    Attributes:
+        source: the other checkpoint, as it was given.
+        layout: what it was read as.
+        acceptance: of the other checkpoint.
+        logits: compared on the same features.
+        first_difference: where the networks part; None where they don't.
+        differences: dotted path of the description to (checkpoint's value, source's value).
+        tensors: by canonical name ``different``, ``only in checkpoint`` or ``only in source``; all
+            others are equal bit for bit.
+    """
+
+    source: str
+    layout: str
+    acceptance: AcceptanceReport
+    logits: LogitsReport
+    first_difference: FirstDifference | None
+    differences: dict[str, tuple[Any, Any]]
+    tensors: dict[str, str]
+
+
+class Files(_Part):
+    """What was validated.
+
+    Attributes:
+        files: name to sha256 of every file that belongs to the checkpoint.
+    """
+
+    files: dict[str, str]
+
+
+class Report(_Part):
+    """Everything that a validation found.
+
+    Attributes:
+        verdict: ``fail`` if a gate failed or the checkpoint was refused.
+        gates: checks that ran.
+        findings: remarks on the checkpoint.
+        acceptance: of the checkpoint; None only where it was refused.
+        against: comparison with ``--against``.
+        sweep: other chains and trees on the same texts.
+        sampling: acceptance at a temperature.
+        engine: what a real engine counted.
+        checkpoint: digests of its files.
+        environment: versions, device, dtype, seed, target, texts.
+    """
+
+    verdict: Literal["pass", "fail"]
+    gates: tuple[Gate, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    acceptance: AcceptanceReport | None = None
+    against: AgainstReport | None = None
+    sweep: tuple[SweepRow, ...] | None = None
+    sampling: dict[str, Any] | None = None
+    engine: dict[str, Any] | None = None
+    checkpoint: Files = Files(files={})
+    environment: dict[str, Any] = {}

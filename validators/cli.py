@@ -1,0 +1,212 @@
+"""``eagle3-validate``: a thin shell over `validate`; ``--help`` imports neither torch nor transformers."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from eagle3_interop.convert.console import EXIT_DIFFERENT, Console, QuietFlag, VersionFlag
+
+if TYPE_CHECKING:
+    from eagle3_interop.schemas.findings import Finding
+    from eagle3_interop.schemas.report import Report
+    from eagle3_interop.validators.drafting import Shape
+    from eagle3_interop.validators.session import Request
+
+app = typer.Typer(
+    name="eagle3-validate",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+EXTRA = ("torch", "transformers", "accelerate")
+"""What the ``validate`` extra brings, and a base install lacks."""
+
+STDOUT = Path("-")
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+
+
+@app.command(no_args_is_help=True)
+def validate(
+    checkpoint: Annotated[str, typer.Argument(help="The draft: folder, or Hub id ORG/NAME[@REV].")],
+    target: Annotated[
+        str, typer.Option(metavar="PATH|ID", help="The target (verifier) that it drafts for.")
+    ],
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="SOURCE", help="A draft that must be the same network."),
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="JSON lines, or one user message a line [own set]."),
+    ] = None,
+    num_draft_tokens: Annotated[
+        int | None,
+        typer.Option(metavar="K", min=1, help="Proposed tokens a step [the draft's, else 3]."),
+    ] = None,
+    tree: Annotated[
+        str | None,
+        typer.Option(metavar="STEPS,TOPK,TOKENS", help="SGLang's tree, its root in TOKENS."),
+    ] = None,
+    sweep: Annotated[
+        bool, typer.Option("--sweep", help="Measure a grid of chains and trees as well.")
+    ] = False,
+    max_new_tokens: Annotated[
+        int, typer.Option(metavar="N", min=2, help="Tokens to score after each prompt.")
+    ] = 128,
+    stop_at_eos: Annotated[
+        bool, typer.Option("--stop-at-eos", help="End texts at an end-of-sequence token.")
+    ] = False,
+    temperature: Annotated[
+        float, typer.Option(metavar="T", min=0.0, help="Measure acceptance under sampling, too.")
+    ] = 0.0,
+    cost_ratio: Annotated[
+        float | None,
+        typer.Option(metavar="R", min=0.0, help="Time of a draft step over that of a target step."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    dtype: Annotated[Dtype, typer.Option(help="Of target and draft.")] = "float32",
+    seed: Annotated[int, typer.Option(metavar="S", help="Of sampling and intervals.")] = 0,
+    min_accept_length: Annotated[
+        float | None, typer.Option(metavar="X", help="Gate: fail below this accept length.")
+    ] = None,
+    max_logit_diff: Annotated[
+        float | None,
+        typer.Option(metavar="E", min=0.0, help="Gate: with --against, instead of rounding."),
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the report ('-' for stdout).")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the report as one page.")
+    ] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with the target.")
+    ] = False,
+    quiet: QuietFlag = False,
+    version: VersionFlag = False,  # noqa: ARG001 - eager
+) -> None:
+    """Measure how many tokens of an EAGLE-3 draft its target accepts, and prove a conversion.
+
+    Exit codes: 0 passed, 1 a gate failed, 2 wrong usage, 3 refused, 4 disk, network or extra missing.
+    """
+    console = Console(as_json=json == STDOUT, quiet=quiet)
+
+    def refused(found: "tuple[Finding, ...]") -> dict[str, Any]:
+        from eagle3_interop.schemas.report import Report
+
+        report = Report(verdict="fail", findings=found)
+        if json is not None and json != STDOUT:
+            _write(json, report.model_dump_json(indent=2) + "\n")
+        return report.model_dump(mode="json")
+
+    with console.outcomes(refused):
+        _check_outputs(json, html)
+        _require_extra()
+        from eagle3_interop.validators.session import Request
+
+        request = Request(
+            checkpoint=checkpoint,
+            target=target,
+            against=against,
+            prompts=prompts,
+            shape=_shape(num_draft_tokens, tree),
+            sweep=sweep,
+            new_tokens=max_new_tokens,
+            stop_at_eos=stop_at_eos,
+            temperature=temperature,
+            cost_ratio=cost_ratio,
+            device=device,
+            dtype=dtype,
+            seed=seed,
+            min_accept_length=min_accept_length,
+            max_logit_diff=max_logit_diff,
+            agreement=html is not None,
+            trust_remote_code=trust_remote_code,
+        )
+        report = _run(console, request, json, html)
+    if report.verdict == "fail":
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+def _run(console: Console, request: "Request", json: Path | None, html: Path | None) -> "Report":
+    from transformers.utils import logging
+
+    from eagle3_interop.validators import page, render
+    from eagle3_interop.validators.validate import validate
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    report, measured = validate(request, watch=render.watch(console))
+    if html is not None:
+        _write(html, page.page(report, measured.agreement))
+    if json is not None and json != STDOUT:
+        _write(json, report.model_dump_json(indent=2) + "\n")
+    console.data(report.model_dump(mode="json"))
+    console.findings(report.findings)
+    if console.talks:
+        render.show(report)
+    return report
+
+
+def _shape(num_draft_tokens: int | None, tree: str | None) -> "Shape | None":
+    from eagle3_interop.schemas.findings import Usage
+    from eagle3_interop.validators.drafting import Shape
+
+    if tree is None:
+        return None if num_draft_tokens is None else Shape.chain(num_draft_tokens)
+    if num_draft_tokens is not None:
+        raise Usage("give --num-draft-tokens for a chain or --tree, not both.")
+    parts = tree.split(",")
+    if len(parts) != 3 or not all(part.strip().isdigit() for part in parts):
+        raise Usage(f"--tree {tree!r}: give STEPS,TOPK,TOKENS, such as 3,4,16.")
+    return Shape(*map(int, parts)).checked()
+
+
+def _require_extra() -> None:
+    """Name the extra rather than fail in an import.
+
+    Raises:
+        Unavailable: a package of it is not installed.
+    """
+    from eagle3_interop.schemas.findings import Unavailable
+
+    missing = [name for name in EXTRA if find_spec(name) is None]
+    if missing:
+        raise Unavailable(
+            f"{', '.join(missing)} not installed; validating runs the networks: "
+            "pip install 'eagle3-interop[validate]'"
+        )
+
+
+def _check_outputs(*paths: Path | None) -> None:
+    """Find out before the work, not after it, that a report cannot be written.
+
+    Raises:
+        Usage: there is no such folder, or the path is one.
+    """
+    from eagle3_interop.schemas.findings import Usage
+
+    for path in paths:
+        if path is None or path == STDOUT:
+            continue
+        if path.is_dir() or not path.absolute().parent.is_dir():
+            raise Usage(f"{path}: give a file in a folder that exists.")
+
+
+def _write(path: Path, content: str) -> None:
+    from eagle3_interop.schemas.findings import Unavailable
+
+    try:
+        path.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise Unavailable(f"{path}: {error.strerror}") from error
+
+
+def main() -> None:
+    """Entry point of ``eagle3-validate``."""
+    app()
