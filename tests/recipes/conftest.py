@@ -1,0 +1,146 @@
+"""A Hub on loopback for every test that asks for one, and a checkpoint with a report that passes."""
+
+import hashlib
+import importlib.util
+import json
+import threading
+import types
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+from huggingface_hub import constants
+from huggingface_hub.utils import _http
+from typer.testing import CliRunner
+
+from eagle3_interop.convert import api
+from eagle3_interop.recipes.push import app
+
+HERE = Path(__file__).parent
+
+
+def load(path):
+    """A module beside these tests (tests are not a package)."""
+    spec = importlib.util.spec_from_file_location(f"_recipes_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+drafts = load(HERE.parent / "drafts.py")
+hub_server = load(HERE / "hub_server.py")
+
+
+@pytest.fixture(scope="session")
+def server():
+    with hub_server.Server() as running:
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def hub(server, monkeypatch, tmp_path):
+    """An empty Hub, the client pointed at it and logged in, and retries that don't wait."""
+    server.hub = hub_server.Hub(server.url)
+    home = tmp_path / "hf-home"
+    template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setenv("HF_TOKEN", hub_server.TOKEN)
+    monkeypatch.setattr(constants, "ENDPOINT", server.url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
+    monkeypatch.setattr(constants, "AGENT_HARNESSES_PATH", str(home / "harnesses"), raising=False)
+    server.hub.waits = []
+    clock = types.SimpleNamespace(sleep=server.hub.waits.append)
+    monkeypatch.setattr(_http, "time", clock)
+    huggingface_hub.HfFileSystem.clear_instance_cache()
+    yield server.hub
+    huggingface_hub.HfFileSystem.clear_instance_cache()
+    _http.close_session()
+
+
+@pytest.fixture(scope="session")
+def converted(tmp_path_factory):
+    """A draft converted from speculators' layout to vLLM's."""
+    folder = tmp_path_factory.mktemp("converted")
+    source = drafts.speculators(folder / "source")
+    license_of_source = "---\nlicense: llama3.1\nlanguage: en\n---\n# The source\n"
+    (source / "README.md").write_text(license_of_source)
+    (source / "LICENSE").write_text("The licence of the source.\n")
+    target = drafts.target(folder / "target")
+    options = api.Options(target=str(target), target_name="org/target")
+    conversion = api.convert(api.load(str(source), "auto", options), "vllm", options)
+    api.write(conversion, folder / "draft")
+    return folder / "draft"
+
+
+@pytest.fixture
+def checkpoint(converted, tmp_path):
+    """A copy of it that a test may change."""
+    copy = tmp_path / "draft"
+    copy.mkdir()
+    for file in converted.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    return copy
+
+
+def digests(folder):
+    files = [path for path in folder.iterdir() if path.is_file() and path.name != "README.md"]
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(files)}
+
+
+def report_of(folder, **changes):
+    """A report by the design's keys, typed out by hand."""
+    report = {
+        "verdict": "pass",
+        "gates": [{"name": "against", "wanted": "equal", "got": "equal", "passed": True}],
+        "findings": [],
+        "acceptance": {
+            "accept_length": 2.622,
+            "interval": [2.51, 2.73],
+            "drafts": 883,
+            "accepted": 1432,
+            "per_position": [560, 408, 289, 175],
+            "num_draft_tokens": 4,
+            "tree": None,
+            "tokens": 2304,
+        },
+        "against": {
+            "acceptance": {"accept_length": 2.622},
+            "logits": {"max_abs_diff": 0.0, "top1_agreement": 1.0, "kl": 0.0, "positions": 96},
+            "first_difference": None,
+        },
+        "sweep": None,
+        "sampling": None,
+        "engine": None,
+        "checkpoint": {"files": digests(folder)},
+        "environment": {},
+    }
+    return report | changes
+
+
+@pytest.fixture
+def report(tmp_path):
+    """Write a report about a folder."""
+
+    def write(folder, **changes):
+        path = tmp_path / "report.json"
+        path.write_text(json.dumps(report_of(folder, **changes)))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def push():
+    """Run eagle3-push in this process."""
+
+    def run(folder, report, *options, repo="org/draft"):
+        words = [str(folder), "--repo-id", repo, "--report", str(report), *map(str, options)]
+        return CliRunner().invoke(app, words, catch_exceptions=False)
+
+    return run
