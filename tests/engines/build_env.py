@@ -3,9 +3,10 @@
 
     python tests/engines/build_env.py speculators|vllm|sglang
 
-The last line on stdout is the path of the environment's Python; everything else goes to stderr. Environments lie
-outside the clone, under ``$EAGLE3_ENGINES_HOME`` (default ``~/.cache/eagle3-interop/engines``), and are named after a
-digest of what they are made of: a changed list or recipe makes a new environment, an unchanged one is found at once.
+The last line on stdout is the path of the environment's Python; everything else goes to stderr.
+Environments lie outside the clone, under ``$EAGLE3_ENGINES_HOME`` (default
+``~/.cache/eagle3-interop/engines``), and are named after a digest of what they are made of: a
+changed list or recipe makes a new environment, an unchanged one is found at once.
 """
 
 import argparse
@@ -23,9 +24,10 @@ from pathlib import Path
 REQUIREMENTS = Path(__file__).resolve().parent / "requirements"
 ENGINES = ("speculators", "vllm", "sglang")
 
-# Every list is complete, so nothing but torch may bring anything along: a resolver would add torchvision and torchaudio
-# (which fail to load beside a CPU build of torch) and SGLang's CUDA packages. Torch comes first and with dependencies,
-# because only its own build, CPU or other, knows what it needs.
+# Every list is complete, so nothing but torch may bring anything along: a resolver would add
+# torchvision and torchaudio (which fail to load beside a CPU build of torch) and SGLang's CUDA
+# packages. Torch comes first and with dependencies, because only its own build, CPU or other, knows
+# what it needs.
 PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet", "--quiet")
 RECIPE = (
     (*PIP, "install", "{torch}"),

@@ -1,9 +1,10 @@
 """Run a real draft class from every start position of a sequence at once, several draft steps deep.
 
-At depth 0 position ``p`` takes ``token_ids[p]`` beside the target's features at ``p``. At depth ``j`` it takes
-``token_ids[p + j]`` beside the hidden state that the class itself handed back at depth ``j - 1``, stands at position
-``p + j``, and sees the depth-0 keys of ``0 .. p`` and its own keys of the depths ``1 .. j``: what an engine's draft steps
-see. The class under test does everything but the attention sums, which `DraftAttention` does in plain torch.
+At depth 0 position ``p`` takes ``token_ids[p]`` beside the target's features at ``p``. At depth
+``j`` it takes ``token_ids[p + j]`` beside the hidden state that the class itself handed back at
+depth ``j - 1``, stands at position ``p + j``, and sees the depth-0 keys of ``0 .. p`` and its own
+keys of the depths ``1 .. j``: what an engine's draft steps see. The class under test does
+everything but the attention sums, which `DraftAttention` does in plain torch.
 
 Rows with ``p + j`` beyond the sequence are fed token 0 and mean nothing.
 """

@@ -1,6 +1,7 @@
 """What every runner shares: one JSON request on stdin, one JSON object into the ``--output`` file.
 
-Runners are executed by an engine's own Python, which has torch and the engine but nothing of this project.
+Runners are executed by an engine's own Python, which has torch and the engine but nothing of this
+project.
 """
 
 import argparse

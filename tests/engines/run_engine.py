@@ -3,9 +3,10 @@
 
     python tests/engines/run_engine.py RIG --output RESULT.json < REQUEST.json
 
-RIG is one of ``vllm``, ``sglang``, ``vllm-draft-class``, ``sglang-draft-class``, ``speculators-class``. An engine may take
-its caller down or hang, so it runs as a process group of its own with a time limit. On failure the exit code is 1 and the
-last lines of the engine's log are on stderr.
+RIG is one of ``vllm``, ``sglang``, ``vllm-draft-class``, ``sglang-draft-class``,
+``speculators-class``. An engine may take its caller down or hang, so it runs as a process group of
+its own with a time limit. On failure the exit code is 1 and the last lines of the engine's log are
+on stderr.
 """
 
 import argparse
@@ -48,7 +49,7 @@ SGLANG = {
 
 @dataclass(frozen=True)
 class Rig:
-    """A runner, the environment whose Python runs it, and what that environment needs to be told."""
+    """A runner, the environment whose Python runs it, and the variables it needs."""
 
     environment: str
     script: str
@@ -122,7 +123,7 @@ def run_engine(
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """End whatever is left of a rig; its engine may have left processes behind even when it succeeded."""
+    """End whatever is left of a rig: an engine that succeeded may have left processes too."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

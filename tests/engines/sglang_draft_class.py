@@ -1,7 +1,8 @@
 """Run SGLang's draft class alone: its config, its loader, its forward (run by SGLang's Python).
 
-Request: ``{"target", "cases": [{"draft", "inputs", "output"}], "steps"?, "dtype"?}``. One process serves many drafts. As
-in the engine, the target's embeddings (and head, where the class asks for it) are handed to the class after loading.
+Request: ``{"target", "cases": [{"draft", "inputs", "output"}], "steps"?, "dtype"?}``. One process
+serves many drafts. As in the engine, the target's embeddings (and head, where the class asks for
+it) are handed to the class after loading.
 """
 
 import socket

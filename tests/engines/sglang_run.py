@@ -1,4 +1,4 @@
-"""Generate with SGLang on the stand-in kernels and sum its own counters (run by SGLang's Python)."""
+"""Generate with SGLang on the stand-in kernels; sum its counters (run by SGLang's Python)."""
 
 import json
 import os
@@ -11,7 +11,8 @@ import sglang
 
 CPU_ARGUMENTS = {
     "device": "cpu",
-    # torch_native alone is not wired for EAGLE; intel_amx is, and takes its kernels from sgl_kernel.
+    # torch_native alone is not wired for EAGLE; intel_amx is, and takes its kernels from
+    # sgl_kernel.
     "attention_backend": "torch_native",
     "prefill_attention_backend": "intel_amx",
     "decode_attention_backend": "intel_amx",
@@ -40,7 +41,7 @@ def speculative_arguments(request: rig.GenerationRequest) -> dict[str, Any]:
 
 
 def per_position(histograms: list[list[int]], depth: int) -> list[int]:
-    """Turn "steps that accepted exactly i" into "steps that accepted more than j", summed over answers."""
+    """Turn "steps that accepted exactly i", an answer each, into "steps that accepted more"."""
     return [
         sum(count for histogram in histograms for count in histogram[position + 1 :])
         for position in range(depth)

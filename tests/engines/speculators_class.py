@@ -1,7 +1,9 @@
-"""Load drafts with the real speculators class, say what it loaded, and run it (run by the speculators Python).
+"""Load drafts with the real speculators class, say what it loaded, and run it.
 
-Request: ``{"cases": [{"draft", "inputs"?, "output"?}], "target"?, "steps"?}``. ``target`` stands in for the verifier that
-a checkpoint names. A case without ``inputs`` is only loaded.
+Run by the Python of the speculators environment.
+
+Request: ``{"cases": [{"draft", "inputs"?, "output"?}], "target"?, "steps"?}``. ``target`` stands in
+for the verifier that a checkpoint names. A case without ``inputs`` is only loaded.
 """
 
 import hashlib
@@ -29,8 +31,9 @@ def load_config(draft: str, target: str | None) -> Eagle3SpeculatorConfig:
 def loading_report(draft: str, target: str | None) -> dict[str, Any]:
     """Say what from_pretrained found in the files and what it made of them.
 
-    The class's own override cannot return transformers' loading info, its parent's method can; that one leaves out what the
-    verifier provides. Tensors that the class has and the files lack are named, not described: nothing has set them yet.
+    The class's own override cannot return transformers' loading info, its parent's method can; that
+    one leaves out what the verifier provides. Tensors that the class has and the files lack are
+    named, not described: nothing has set them yet.
     """
     load = super(SpeculatorModel, Eagle3DraftModel).from_pretrained
     model, info = load(draft, config=load_config(draft, target), output_loading_info=True)
@@ -66,7 +69,7 @@ def describe(tensor: torch.Tensor) -> dict[str, Any]:
 
 @torch.no_grad()
 def run(draft: str, target: str | None, case: dict[str, Any], steps: int) -> dict[str, Any]:
-    """Run the whole class, its own attention included, and write what passes its final norm and head."""
+    """Run the whole class, its attention included; write what passes its norm and head."""
     model = Eagle3DraftModel.from_pretrained(
         draft, config=load_config(draft, target), dtype=torch.float32
     )

@@ -50,7 +50,7 @@ def extend(
     window: int,
     tree_mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Call the stand-in for the last ``new`` tokens of one sequence that lies scattered in its buffers."""
+    """Call the stand-in for the last ``new`` tokens of a sequence scattered in its buffers."""
     from sgl_kernel.attention import extend_attention
 
     length = len(keys)

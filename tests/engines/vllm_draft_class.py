@@ -1,7 +1,7 @@
 """Run vLLM's draft class alone: its config, its loader, its forward (run by vLLM's Python).
 
-Request: ``{"target", "cases": [{"draft", "inputs", "output"}], "steps"?, "dtype"?}``. One process serves many drafts. As
-in the engine, a draft without a table or head of its own gets the target's.
+Request: ``{"target", "cases": [{"draft", "inputs", "output"}], "steps"?, "dtype"?}``. One process
+serves many drafts. As in the engine, a draft without a table or head of its own gets the target's.
 """
 
 import socket

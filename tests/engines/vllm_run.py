@@ -1,4 +1,4 @@
-"""Generate with vLLM on a CPU and read its own counters of speculative decoding (run by vLLM's Python)."""
+"""Generate with vLLM on a CPU and read its own counters (run by vLLM's Python)."""
 
 import time
 from collections import Counter

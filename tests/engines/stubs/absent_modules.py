@@ -1,7 +1,8 @@
 """Inert stand-ins for packages that SGLang imports at module level and, on a CPU, never calls.
 
-``import triton`` and ``@triton.jit`` must succeed for SGLang's modules to load at all; no kernel defined that way is
-ever launched, because every CPU path branches to ``sgl_kernel`` first. Launching one raises.
+``import triton`` and ``@triton.jit`` must succeed for SGLang's modules to load at all; no kernel
+defined that way is ever launched, because every CPU path branches to ``sgl_kernel`` first.
+Launching one raises.
 """
 
 # ruff: noqa: ARG002 - the signatures are the import system's
@@ -15,7 +16,8 @@ from typing import Any
 
 ABSENT = frozenset({"triton", "torchvision", "torchaudio"})
 
-# Transformers asks whether torchvision is there and then relies on it, so to that module it must stay absent.
+# Transformers asks whether torchvision is there and then relies on it, so to that module it must
+# stay absent.
 AVAILABILITY_CHECKS = "transformers.utils.import_utils"
 
 
@@ -52,7 +54,7 @@ class _AbsentClass(Exception):  # noqa: N818 - an exception so that `except trit
 
 
 class _AbsentKernel:
-    """A function that was decorated by an absent package: it may be passed around but not launched."""
+    """A function that an absent package decorated: passed around, never launched."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.fn = function

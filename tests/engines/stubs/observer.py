@@ -1,7 +1,8 @@
-"""Writes down what SGLang decides and does not print: which layers' inputs the target hands to the draft.
+"""Writes down what SGLang does not print: which layers' inputs feed the draft.
 
-With ``EAGLE3_ENGINE_REPORT=FILE`` in the environment, the function that configures the capture is wrapped; it is called
-as it is, and what it then left on the target model is written to the file as JSON.
+With ``EAGLE3_ENGINE_REPORT=FILE`` in the environment, the function that configures the capture is
+wrapped; it is called as it is, and what it then left on the target model is written to the file as
+JSON.
 """
 
 # ruff: noqa: ARG002 - the signatures are the import system's

@@ -1,7 +1,8 @@
 """A stand-in for SGLang's compiled CPU kernels, in plain torch.
 
-SGLang 0.5.23 with ``SGLANG_USE_CPU_ENGINE=1`` imports these names from ``sgl_kernel`` and calls these two operators. What
-each must compute is defined by how SGLang calls it; speed and numerics of the compiled ones are not reproduced.
+SGLang 0.5.23 with ``SGLANG_USE_CPU_ENGINE=1`` imports these names from ``sgl_kernel`` and calls
+these two operators. What each must compute is defined by how SGLang calls it; speed and numerics of
+the compiled ones are not reproduced.
 """
 
 import torch
@@ -36,6 +37,7 @@ __all__ = [
     "verify_tree_greedy_cpu",
 ]
 
-# SGLang takes AMX paths only where `convert_weight_packed` exists beside these: it must stay undefined.
+# SGLang takes AMX paths only where `convert_weight_packed` exists beside these: it must stay
+# undefined.
 torch.ops.sgl_kernel.decode_attention_cpu = attention.decode_attention
 torch.ops.sgl_kernel.extend_attention_cpu = attention.extend_attention

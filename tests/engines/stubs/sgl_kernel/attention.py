@@ -1,9 +1,10 @@
 """Attention over the paged key/value buffers: ``decode`` for one query a row, ``extend`` for many.
 
-Shapes: queries and outputs ``[tokens, heads, head_dim]``, buffers ``[slots, kv_heads, head_dim]``; ``req_to_token`` holds,
-for each row of the request pool, the buffer slot of each position. A window of ``W > 0`` lets a query at position ``p``
-see the positions ``p - W + 1 .. p``; ``W <= 0`` means no window (SGLang passes its ``sliding_window_size + 1``, and its
-size counts only the positions before the query).
+Shapes: queries and outputs ``[tokens, heads, head_dim]``, buffers ``[slots, kv_heads, head_dim]``;
+``req_to_token`` holds, for each row of the request pool, the buffer slot of each position. A window
+of ``W > 0`` lets a query at position ``p`` see the positions ``p - W + 1 .. p``; ``W <= 0`` means
+no window (SGLang passes its ``sliding_window_size + 1``, and its size counts only the positions
+before the query).
 """
 
 # ruff: noqa: ARG001 - the signatures are SGLang's
@@ -73,8 +74,9 @@ def extend_attention(
 ) -> None:
     """Let the last ``extend_seq_lens`` tokens of each row see its prefix and each other.
 
-    The new keys and values lie in the buffers already. ``tree_mask`` (flat ``[rows, new, new]``) says which new token sees
-    which; a token's position is then its depth in the tree, which is what the window is counted in.
+    The new keys and values lie in the buffers already. ``tree_mask`` (flat ``[rows, new, new]``)
+    says which new token sees which; a token's position is then its depth in the tree, which is what
+    the window is counted in.
     """
     _refuse(is_cross_attention, sinks, k_scale, v_scale)
     rows = zip(

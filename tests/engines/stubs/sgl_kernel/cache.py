@@ -1,4 +1,4 @@
-"""Which buffer slot holds which token: assignments between the request pool and the key/value buffers."""
+"""Which buffer slot holds which token: between the request pool and the key/value buffers."""
 
 # ruff: noqa: ARG001 - the signatures are SGLang's
 
@@ -49,7 +49,7 @@ def assign_extend_cache_locs_cpu(
     out_cache_loc: torch.Tensor,
     pool_len: int,
 ) -> None:
-    """Read the slots of the positions ``start .. end`` of each request, one request after another."""
+    """Read the slots of the positions ``start .. end`` of each request, in turn."""
     taken = 0
     for request, start, end in _spans(req_pool_indices, start_offset, end_offset):
         slots = req_to_token[request, start:end]
@@ -85,7 +85,8 @@ def build_draft_decode_metadata_cpu(
 ) -> torch.Tensor:
     """Return a slot table with one row a branch: the request's prefix, then the branch's own slots.
 
-    The slots stay with the branch's rank. SGLang copies nothing when a branch's best child comes from another branch.
+    The slots stay with the branch's rank. SGLang copies nothing when a branch's best child comes
+    from another branch.
     """
     table = torch.zeros(seq_lens.numel() * topk, pool_len, dtype=req_to_token.dtype)
     branches = table.view(-1, topk, pool_len)

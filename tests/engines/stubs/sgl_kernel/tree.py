@@ -1,8 +1,9 @@
-"""Draft trees: building them for one parallel verification, and walking them with the target's choices.
+"""Draft trees: built for one parallel verification, walked by the target's choices.
 
-A tree has ``draft_token_num`` nodes, node 0 the root (the last verified token). ``selected_index[b, i - 1]`` is node i's
-number among all candidates: the first ``topk`` are the root's children, each later step adds ``topk * topk``.
-``parent_list[b, selected // topk]`` is the candidate number of the parent, for candidates of the second step on.
+A tree has ``draft_token_num`` nodes, node 0 the root (the last verified token). ``selected_index[b,
+i - 1]`` is node i's number among all candidates: the first ``topk`` are the root's children, each
+later step adds ``topk * topk``. ``parent_list[b, selected // topk]`` is the candidate number of the
+parent, for candidates of the second step on.
 """
 
 # ruff: noqa: ARG001 - the signatures are SGLang's
@@ -66,7 +67,8 @@ def verify_tree_greedy_cpu(
 ) -> None:
     """Walk each tree from its root along the target's greedy choices, as far as nodes carry them.
 
-    Writes the accepted nodes' flat indices, their number without the root, and the target's choice after each of them.
+    Writes the accepted nodes' flat indices, their number without the root, and the target's choice
+    after each of them.
     """
     choices = target_predict.flatten().tolist()
     for tree in range(candidates.shape[0]):
@@ -121,8 +123,9 @@ def rotate_input_ids_cpu(
 def _parents(parent_list: list[int], selected: list[int], topk: int) -> list[int]:
     """Return each node's parent node, 0 for the root's.
 
-    A child's score is its parent's times a probability, so its parent is kept too, unless that probability is exactly 1
-    and the tie went the other way: such a node is an orphan, which SGLang's kernels leave out of the walk.
+    A child's score is its parent's times a probability, so its parent is kept too, unless that
+    probability is exactly 1 and the tie went the other way: such a node is an orphan, which
+    SGLang's kernels leave out of the walk.
     """
     node_of = {candidate: node for node, candidate in enumerate(selected, start=1)}
     groups = (candidate // topk for candidate in selected)
