@@ -231,8 +231,9 @@ def _write_run(sink: Sink, run: list[Output]) -> None:
 def _file_bytes(file: Taken | Written) -> int:
     if isinstance(file, Taken):
         return file.source.stat().st_size
-    header = format_header(((t.name, t.dtype, t.shape) for t in file.tensors), file.metadata)
-    return len(header) + sum(tensor.nbytes for tensor in file.tensors)
+    tensors = aligned(file.tensors)  # their order decides how many digits the offsets take
+    header = format_header(((t.name, t.dtype, t.shape) for t in tensors), file.metadata)
+    return len(header) + sum(tensor.nbytes for tensor in tensors)
 
 
 def _check_space(plan: Plan, output: Path, *, link: bool) -> None:

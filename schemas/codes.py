@@ -267,6 +267,11 @@ CODES: dict[str, Code] = {
         "norm_before_residual is true, and this framework never reads it.",
         "--set residual=normed if it was trained so, else --set residual=raw.",
     ),
+    "norm-output-meaning": Code(
+        "warning",
+        "norm_output is true, which SpecForge's trainer understands otherwise than every server.",
+        "If it was trained by SpecForge: --set feedback=pre-norm. eagle3-diagnose measures it.",
+    ),
     "logit-scale-unread": Code(
         "warning", "logit_scale is set, and this framework does not read it."
     ),

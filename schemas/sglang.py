@@ -173,6 +173,9 @@ def read(source: Source, target: TargetFacts | None) -> Reading:
         said.append(finding("plain-rule", f"{CONFIG}: {NESTED}.{IDS}", message))
     if top:
         said.append(_beside(top, reading.draft, target))
+    if reading.draft.feedback == "post-norm":
+        message = "SGLang and vLLM feed the normed state back; SpecForge, where this key is true by default, does not."
+        said.append(finding("norm-output-meaning", f"{CONFIG}: norm_output", message))
     return replace(reading, findings=tuple(said))
 
 
@@ -206,7 +209,7 @@ def write(draft: Draft, wishes: Wishes) -> Writing:
         )
         findings.append(finding("needs-sglang-plugin", f"{CONFIG}: architectures", message))
     else:
-        findings += needs
+        findings += hopeless if needs and not wishes.stock else needs
     architecture = PLUGIN[qk_norm] if plugin else STOCK
     config = flat_config(draft, architecture, wishes.extras)
     nested, said = eagle_config(draft, wishes.target)

@@ -34,7 +34,9 @@ def maps(ids: np.ndarray[Any, Any] | None = None) -> Tensors:
 def layer_tensors(prefix: str, layer: int = 0, later_norm: str = "input_layernorm") -> Tensors:
     seed, inputs = 100 * layer, H if layer else 2 * H
     norms = {"input_layernorm", "hidden_norm"} if layer == 0 else {later_norm}
-    tensors = {f"{prefix}{name}.weight": 1 + random((H,), seed + i) for i, name in enumerate(sorted(norms))}
+    tensors = {
+        f"{prefix}{name}.weight": 1 + random((H,), seed + i) for i, name in enumerate(sorted(norms))
+    }
     rows = {"q": HEADS * HEAD_DIM, "k": KV * HEAD_DIM, "v": KV * HEAD_DIM}
     for i, (part, size) in enumerate(rows.items()):
         tensors[f"{prefix}self_attn.{part}_proj.weight"] = random((size, inputs), seed + 10 + i)
@@ -54,7 +56,9 @@ def common_tensors(blocks: int = BLOCKS, target_width: int = H) -> Tensors:
     }
 
 
-def flat_tensors(layers: int = 1, prefix: str = "midlayer.", later_norm: str = "hidden_norm") -> Tensors:
+def flat_tensors(
+    layers: int = 1, prefix: str = "midlayer.", later_norm: str = "hidden_norm"
+) -> Tensors:
     tensors = common_tensors() | layer_tensors(prefix) | maps()
     for layer in range(1, layers):
         tensors |= layer_tensors(f"layers.{layer}.", layer, later_norm)
@@ -62,7 +66,9 @@ def flat_tensors(layers: int = 1, prefix: str = "midlayer.", later_norm: str = "
 
 
 def speculators_tensors(layers: int = 1) -> Tensors:
-    return flat_tensors(layers, "layers.0.", "input_layernorm") | {"embed_tokens.weight": random((V, H), 4)}
+    return flat_tensors(layers, "layers.0.", "input_layernorm") | {
+        "embed_tokens.weight": random((V, H), 4)
+    }
 
 
 LAYER_CONFIG = {
@@ -140,7 +146,9 @@ def save(folder: Path, config: Mapping[str, Any], tensors: Tensors) -> Path:
 
 
 def sglang(folder: Path, tensors: Tensors | None = None, **changes: Any) -> Path:
-    return save(folder, _changed(SGLANG_CONFIG, changes), flat_tensors() if tensors is None else tensors)
+    return save(
+        folder, _changed(SGLANG_CONFIG, changes), flat_tensors() if tensors is None else tensors
+    )
 
 
 def vllm(folder: Path, tensors: Tensors | None = None, **changes: Any) -> Path:
@@ -150,7 +158,9 @@ def vllm(folder: Path, tensors: Tensors | None = None, **changes: Any) -> Path:
 
 def speculators(folder: Path, tensors: Tensors | None = None, **changes: Any) -> Path:
     default = speculators_tensors()
-    return save(folder, _changed(SPECULATORS_CONFIG, changes), default if tensors is None else tensors)
+    return save(
+        folder, _changed(SPECULATORS_CONFIG, changes), default if tensors is None else tensors
+    )
 
 
 def target(folder: Path, *, embeddings: np.ndarray[Any, Any] | None = None, **changes: Any) -> Path:
