@@ -166,6 +166,7 @@ class Counter:
                 raise ValueError(f"{shape.steps} steps need as many tokens after the scored ones")
 
     def add(self, batch: Batch, lengths: Tensor) -> None:
+        """Walk the texts of a batch; `lengths` is [B, S]."""
         """Count a batch, whose `lengths` are of `batch_lengths`."""
         for index, row in zip(batch.indices, lengths.tolist(), strict=True):
             steps = walk(row, self.texts[index].scored)
@@ -174,6 +175,7 @@ class Counter:
                 self.per_position[position] += sum(taken > position for taken in steps)
 
     def result(self) -> Acceptance:
+        """The counters."""
         """The counters, once all batches were added."""
         tokens = sum(text.scored for text in self.texts)
         return Acceptance(self.shape, tokens, tuple(self.prompts), tuple(self.per_position))

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from eagle3_interop.schemas.findings import Usage
 from eagle3_interop.validators.target import Progress, Target, pack
 
-BUNDLED = "prompts.jsonl"
-"""In the package's ``data`` folder: chat, code, maths and several languages."""
+BUNDLED = Path(__file__).with_name("data") / "prompts.jsonl"
+"""Chat, code, maths and several languages."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +80,7 @@ class Texts:
 
 def bundled_prompts() -> list[Prompt]:
     """The package's own prompts."""
-    source = files("eagle3_interop.validators").joinpath("data", BUNDLED)
-    return parse_prompts(source.read_text(encoding="utf-8"), BUNDLED)
+    return parse_prompts(BUNDLED.read_text(encoding="utf-8"), BUNDLED.name)
 
 
 def read_prompts(path: Path) -> list[Prompt]:

@@ -252,7 +252,7 @@ def tiny():
 
 def trained(name):
     source = open_checkpoint(str(DATA / "drafts" / name))
-    reading = speculators.read(source)
+    reading = speculators.read(source, None)
     return Network(reading.draft, Weights.read(reading, source))
 
 
