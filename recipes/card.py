@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from eagle3_interop.convert.strict import refusal
-from eagle3_interop.recipes.gate import Acceptance
-from eagle3_interop.recipes.section import ENGINES, Facts, section, tree
+from eagle3_interop.recipes.section import ENGINES, Facts, rates, section
+from eagle3_interop.schemas.report import AcceptanceReport
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCard
@@ -102,16 +102,16 @@ def _evaluate(data: Any, facts: Facts) -> None:  # noqa: ANN401
         data.model_name = facts.repo_id.rpartition("/")[2]
 
 
-def _results(acceptance: Acceptance | None) -> "list[EvalResult]":
+def _results(acceptance: AcceptanceReport | None) -> "list[EvalResult]":
     if acceptance is None:
         return []
     length = _result("accept-length", "Accept length (tokens a step)", acceptance.accept_length)
     length.metric_args = _settings(acceptance) or None
-    rates = [
+    shares = [
         _result(f"acceptance-at-{position}", f"Acceptance at position {position}", rate)
-        for position, rate in enumerate(acceptance.rates, 1)
+        for position, rate in enumerate(rates(acceptance), 1)
     ]
-    return [length, *rates]
+    return [length, *shares]
 
 
 def _result(metric: str, name: str, value: float) -> "EvalResult":
@@ -128,10 +128,10 @@ def _result(metric: str, name: str, value: float) -> "EvalResult":
     )
 
 
-def _settings(acceptance: Acceptance) -> dict[str, Any]:
+def _settings(acceptance: AcceptanceReport) -> dict[str, Any]:
     values = {
         "num_draft_tokens": acceptance.num_draft_tokens,
-        "tree": (shape := tree(acceptance)) and list(shape),
+        "tree": acceptance.tree and list(acceptance.tree),
         "tokens": acceptance.tokens,
     }
     return {key: value for key, value in values.items() if value is not None}
@@ -157,9 +157,9 @@ def with_section(text: str, ours: str) -> str:
     return text[: begins[0].start()] + ours + text[ends[0].end() :]
 
 
-def draw(acceptance: Acceptance) -> bytes | None:
+def draw(acceptance: AcceptanceReport) -> bytes | None:
     """The acceptance plot as PNG; None without figures, or without matplotlib (the ``validate`` extra)."""
-    if not acceptance.rates:
+    if not rates(acceptance):
         return None
     try:
         from matplotlib.figure import Figure
@@ -167,8 +167,8 @@ def draw(acceptance: Acceptance) -> bytes | None:
         return None
     figure = Figure(figsize=(6, 3), dpi=120, layout="constrained")
     axes = figure.subplots()
-    positions = range(1, len(acceptance.rates) + 1)
-    axes.bar(positions, acceptance.rates, color="#3b6ea5")
+    positions = range(1, len(rates(acceptance)) + 1)
+    axes.bar(positions, rates(acceptance), color="#3b6ea5")
     axes.set(ylim=(0, 1), xticks=list(positions), xlabel="draft position", ylabel="accepted")
     axes.set_title(f"{acceptance.accept_length:.2f} tokens a step")
     buffer = io.BytesIO()

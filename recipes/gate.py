@@ -1,75 +1,14 @@
 """The gate of a push: a report of eagle3-validate that passed, and that is about these very files."""
 
+import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
-from eagle3_interop.schemas.codes import CODES, Severity
-from eagle3_interop.schemas.findings import Usage
-
-
-class _Part(BaseModel):
-    """A part of the report; keys that the gate does not need are left alone."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
-
-
-class Check(_Part):
-    """One gate of the validation: what was wanted, what was measured."""
-
-    name: str
-    wanted: Any = None
-    got: Any = None
-    passed: bool
-
-
-class Remark(_Part):
-    """A finding as the report prints it."""
-
-    code: str
-    severity: Severity
-    where: str = ""
-    message: str = ""
-    fix: str = ""
-
-
-class Acceptance(_Part):
-    """The counters of the validation, defined in ``validators/acceptance.py``."""
-
-    accept_length: float
-    interval: tuple[float, float] | None = None
-    drafts: int
-    accepted: int
-    per_position: tuple[float, ...] = ()
-    num_draft_tokens: int | None = None
-    tree: Any = None
-    tokens: int | None = None
-
-    @property
-    def rates(self) -> tuple[float, ...]:
-        """For each position, the share of verification steps that accepted a token there."""
-        return tuple(count / self.drafts for count in self.per_position) if self.drafts else ()
-
-
-class Files(_Part):
-    """The files that were validated: name to sha256."""
-
-    files: dict[str, str]
-
-
-class Report(_Part):
-    """What eagle3-validate wrote with ``--json``."""
-
-    verdict: str
-    gates: tuple[Check, ...]
-    findings: tuple[Remark, ...] = ()
-    acceptance: Acceptance | None = None
-    against: dict[str, Any] | None = None
-    engine: dict[str, Any] | None = None
-    checkpoint: Files
-    environment: dict[str, Any] = {}
+from eagle3_interop.schemas.codes import CODES
+from eagle3_interop.schemas.findings import Finding, Usage
+from eagle3_interop.schemas.report import AcceptanceReport, Report
 
 
 def read_report(path: Path) -> Report:
@@ -126,7 +65,7 @@ def failures(
     ]
 
 
-def accepted_warnings(report: Report, allowed: Collection[str]) -> list[Remark]:
+def accepted_warnings(report: Report, allowed: Collection[str]) -> list[Finding]:
     """The report's warnings that ``--allow`` let through."""
     warnings = (item for item in report.findings if item.severity == "warning")
     return [item for item in warnings if item.code in allowed]
@@ -171,11 +110,11 @@ def _findings(report: Report, allowed: Collection[str]) -> list[str]:
     ]
 
 
-def _length(acceptance: Acceptance | None, wanted: float | None) -> list[str]:
+def _length(acceptance: AcceptanceReport | None, wanted: float | None) -> list[str]:
     if wanted is None:
         return []
     if acceptance is None:
         return ["--min-accept-length: the report holds no accept length"]
-    if acceptance.accept_length < wanted:
+    if not wanted <= acceptance.accept_length < math.inf:
         return [f"the accept length is {acceptance.accept_length:.3f}, and {wanted:g} is wanted"]
     return []

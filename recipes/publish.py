@@ -13,11 +13,11 @@ from eagle3_interop.recipes.bundle import (
     public_bytes,
     public_provenance,
 )
-from eagle3_interop.recipes.gate import Report
 from eagle3_interop.recipes.hub import Content, Place, Pushed, Remote
-from eagle3_interop.recipes.section import PLOT, Facts
+from eagle3_interop.recipes.section import PLOT, Facts, rates
 from eagle3_interop.schemas.findings import Refused, Unavailable
 from eagle3_interop.schemas.registry import recognise
+from eagle3_interop.schemas.report import Report
 
 if TYPE_CHECKING:
     from huggingface_hub import CardData, HfApi
@@ -186,7 +186,7 @@ def _missing(data: "CardData", report: Report, plot: bytes | None) -> list[str]:
             "the target's Hub id is not known, and the commands say TARGET: convert with "
             "--target-name ORG/NAME."
         )
-    if plot is None and report.acceptance and report.acceptance.rates:
+    if plot is None and report.acceptance and rates(report.acceptance):
         notes.append("no plot: matplotlib comes with eagle3-interop[validate].")
     return notes
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from eagle3_interop.convert import serve
-from eagle3_interop.recipes.bundle import HUB_ID, verifier
-from eagle3_interop.recipes.gate import Acceptance, Remark, Report
+from eagle3_interop.recipes.bundle import HUB_ID, shortened, verifier
+from eagle3_interop.schemas.findings import Finding
+from eagle3_interop.schemas.report import AcceptanceReport, Report
 
 PLOT = "eagle3_acceptance.png"
 TARGET = "TARGET"
@@ -45,7 +46,7 @@ class Facts:
     config: Mapping[str, Any]
     report: Report
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    allowed: Sequence[Remark] = ()
+    allowed: Sequence[Finding] = ()
     source: Mapping[str, Any] = field(default_factory=dict)
     plot: bool = False
     revision: str | None = None
@@ -61,7 +62,7 @@ class Facts:
             verifier(self.config),
             given.get("path"),
             (drafted.get("target") or {}).get("name"),
-            self.report.environment.get("target"),
+            (self.report.environment.get("target") or {}).get("path"),
         )
         return next((n for n in names if isinstance(n, str) and HUB_ID.fullmatch(n)), None)
 
@@ -69,19 +70,13 @@ class Facts:
     def tokens(self) -> int:
         """Proposed tokens a step: as validated."""
         measured = self.report.acceptance
-        if measured is None:
-            return 3
-        shape = tree(measured)
-        return measured.num_draft_tokens or (shape[0] if shape else 3)
+        return measured.num_draft_tokens if measured else 3
 
 
-def tree(measured: Acceptance) -> tuple[int, int, int] | None:
-    """Steps, top-k and tokens of a validation with trees."""
-    value = measured.tree
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    numbers = [int(digits) for digits in re.findall(r"\d+", str(value or ""))]
-    return (numbers[0], numbers[1], numbers[2]) if len(numbers) == 3 else None
+def rates(acceptance: AcceptanceReport) -> tuple[float, ...]:
+    """For each position, the share of verification steps that accepted a token there."""
+    steps = acceptance.drafts
+    return tuple(count / steps for count in acceptance.per_position) if steps else ()
 
 
 def section(facts: Facts, base_model: object = None) -> str:
@@ -115,19 +110,16 @@ def _acceptance(facts: Facts) -> list[str]:
     measured = facts.report.acceptance
     if measured is None:
         return []
-    within = ""
-    if measured.interval:
-        within = f" (interval {measured.interval[0]:.3f} to {measured.interval[1]:.3f})"
-    shape = tree(measured)
+    low, high = measured.interval
     how = f"{facts.tokens} proposed a step"
-    if shape:
-        how = f"as a tree of {shape[0]} steps, top-k {shape[1]}, {shape[2]} tokens"
+    if measured.tree:
+        how = "as a tree of {} steps, top-k {}, {} tokens".format(*measured.tree)
     text = (
-        f"**{measured.accept_length:.3f} tokens a step**{within}: {measured.accepted} draft tokens "
-        f"accepted in {measured.drafts} steps, {how}."
+        f"**{measured.accept_length:.3f} tokens a step** (95 % interval {low:.3f} to {high:.3f}): "
+        f"{measured.accepted} draft tokens accepted in {measured.drafts} steps, {how}."
     )
     plot = [f"![Acceptance by position]({PLOT})"] if facts.plot else []
-    rows = [(i, f"{rate:.3f}") for i, rate in enumerate(measured.rates, 1)]
+    rows = [(i, f"{rate:.3f}") for i, rate in enumerate(rates(measured), 1)]
     table = [_table(("position", "accepted"), rows)] if rows else []
     return ["### Acceptance", text, *plot, *table]
 
@@ -145,7 +137,7 @@ def _serving(facts: Facts, target: str) -> list[str]:
 
 def _launch(facts: Facts, engine: serve.Engine, target: str) -> str:
     measured = facts.report.acceptance
-    shape = tree(measured) if measured and engine == "sglang" else None
+    shape = measured.tree if measured and engine == "sglang" else None
     if shape is None:
         return serve.command(facts.config, engine, facts.repo_id, target, facts.tokens)
     steps, topk, tokens = shape
@@ -191,26 +183,52 @@ def _conformance(facts: Facts) -> list[str]:
 
 
 def _remarks(facts: Facts) -> Iterable[tuple[str, str, str]]:
-    said = [Remark.model_validate(item) for item in facts.provenance.get("findings", [])]
+    said = [Finding.model_validate(item) for item in facts.provenance.get("findings", [])]
     for item in (*said, *facts.report.findings):
         yield _code(item.code), item.where, item.message
 
 
 def _reproduction(facts: Facts, target: str) -> list[str]:
-    name = facts.repo_id + (f"@{facts.revision}" if facts.revision else "")
-    words = ["eagle3-validate", name, "--target", target]
-    source = facts.provenance.get("source") or {}
-    if facts.report.against is not None and source.get("path"):
-        revision = f"@{source['revision']}" if source.get("revision") else ""
-        words += ["--against", f"{source['path']}{revision}"]
+    told = facts.report.environment
+    words = ["eagle3-validate", facts.repo_id + (f"@{facts.revision}" if facts.revision else "")]
+    words += ["--target", target]
+    if facts.report.against is not None:
+        words += ["--against", _source(facts)]
     measured = facts.report.acceptance
-    shape = tree(measured) if measured else None
-    if shape:
-        words += ["--tree", ",".join(map(str, shape))]
+    if measured and measured.tree:
+        words += ["--tree", ",".join(map(str, measured.tree))]
     else:
         words += ["--num-draft-tokens", str(facts.tokens)]
-    text = "With the prompts of the validation (`--prompts`), where it was given some:"
-    return ["### Reproduce the validation", text, _bash(shlex.join(words))]
+    prompts = told.get("prompts") or {}
+    if prompts.get("source", "bundled") != "bundled":
+        words += ["--prompts", shortened(str(prompts["source"]))]
+    options = {"--max-new-tokens": "max_new_tokens", "--dtype": "dtype", "--seed": "seed"}
+    for option, key in options.items():
+        if told.get(key) is not None:
+            words += [option, str(told[key])]
+    for check in facts.report.gates:
+        if check.name in ("min-accept-length", "max-logit-diff"):
+            words += [f"--{check.name}", f"{check.wanted}"]
+    return ["### Reproduce the validation", _bash(shlex.join(words)), *_measured_with(told)]
+
+
+def _source(facts: Facts) -> str:
+    """What it was compared with: by its Hub id and revision, where it has them."""
+    source = facts.provenance.get("source") or {}
+    path = str(source.get("path") or "")
+    if path and source.get("revision"):
+        return f"{path.partition('@')[0]}@{source['revision']}"
+    return shortened(facts.report.against.source) if facts.report.against else path
+
+
+def _measured_with(told: Mapping[str, Any]) -> list[str]:
+    versions = told.get("versions") or {}
+    named = [f"{name} {versions[name]}" for name in versions if versions[name]]
+    if not named:
+        return []
+    prompts = told.get("prompts") or {}
+    texts = f" {prompts['count']} prompts, sha256 `{prompts['sha256']}`." if prompts else ""
+    return [f"Measured on {told.get('device')} with {', '.join(named)}.{texts}"]
 
 
 def _bash(command: str) -> str:
@@ -230,5 +248,5 @@ def _plain(value: object) -> str:
     """Text for a cell: on one line, and with nothing in it that ends the cell or our section."""
     if isinstance(value, float):
         value = f"{value:.6g}"
-    text = " ".join(str("" if value is None else value).split())
+    text = " ".join(shortened(str("" if value is None else value)).split())
     return text.replace("|", "\\|").replace("<!--", "&lt;!--").replace("-->", "--&gt;")

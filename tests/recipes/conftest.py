@@ -93,32 +93,48 @@ def digests(folder):
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(files)}
 
 
+ACCEPTANCE = {
+    "accept_length": 2.622,
+    "interval": [2.51, 2.73],
+    "drafts": 883,
+    "accepted": 1432,
+    "per_position": [560, 408, 289, 175],
+    "num_draft_tokens": 4,
+    "tree": None,
+    "tokens": 2304,
+}
+
+
 def report_of(folder, **changes):
-    """A report by the design's keys, typed out by hand."""
+    """A report of eagle3-validate, typed out by hand."""
+    logits = {"max_abs_diff": 0.0, "mean_abs_diff": 0.0, "top1_agreement": 1.0, "positions": 96}
     report = {
         "verdict": "pass",
-        "gates": [{"name": "against", "wanted": "equal", "got": "equal", "passed": True}],
+        "gates": [{"name": "same-acceptance", "wanted": 1432, "got": 1432, "passed": True}],
         "findings": [],
-        "acceptance": {
-            "accept_length": 2.622,
-            "interval": [2.51, 2.73],
-            "drafts": 883,
-            "accepted": 1432,
-            "per_position": [560, 408, 289, 175],
-            "num_draft_tokens": 4,
-            "tree": None,
-            "tokens": 2304,
-        },
+        "acceptance": ACCEPTANCE,
         "against": {
-            "acceptance": {"accept_length": 2.622},
-            "logits": {"max_abs_diff": 0.0, "top1_agreement": 1.0, "kl": 0.0, "positions": 96},
+            "source": "/home/bob/source",
+            "layout": "speculators",
+            "acceptance": ACCEPTANCE,
+            "logits": logits | {"kl": [0.0, 0.0, 0.0, 0.0]},
             "first_difference": None,
+            "differences": {},
+            "tensors": {},
         },
         "sweep": None,
         "sampling": None,
         "engine": None,
         "checkpoint": {"files": digests(folder)},
-        "environment": {},
+        "environment": {
+            "versions": {"eagle3-interop": "0.1.0", "torch": "2.13.0"},
+            "device": "cpu",
+            "dtype": "float32",
+            "seed": 0,
+            "target": {"path": "/home/bob/target", "revision": None},
+            "prompts": {"source": "bundled", "count": 40, "sha256": "0f" * 32},
+            "max_new_tokens": 96,
+        },
     }
     return report | changes
 
