@@ -11,7 +11,15 @@ from eagle3_interop.schemas.report import (
     SweepRow,
 )
 from eagle3_interop.validators import plots
-from eagle3_interop.validators.render import drafted, number, rates
+from eagle3_interop.validators.render import (
+    drafted,
+    number,
+    rates,
+    sweep_figure,
+    sweep_groups,
+    sweep_title,
+    tensors_by_state,
+)
 
 STYLE = """
 :root { color-scheme: light dark; --page: #f6f7f9; --card: #fff; --text: #1c2330; --soft: #5c6675;
@@ -39,9 +47,11 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 .scroll { overflow-x: auto; }
 th, td { text-align: left; padding: 5px 14px 5px 0; border-top: 1px solid var(--line);
   vertical-align: top; overflow-wrap: anywhere; }
+td:first-child code { white-space: nowrap; }
 thead th { border-top: 0; color: var(--soft); font-weight: 500; }
 .figures td, .figures th { text-align: right; white-space: nowrap; padding: 5px 10px; }
 .figures tbody th { text-align: left; font-weight: 500; }
+.heat thead th { text-align: center; } .heat tbody th { border: 0; }
 .heat td { min-width: 64px; text-align: center; border: 2px solid var(--card); border-radius: 6px; }
 .heat .best { outline: 2px solid var(--text); outline-offset: -3px; font-weight: 700; }
 code { font: 13px/1.4 ui-monospace, "SF Mono", Menlo, Consolas, monospace; }
@@ -89,7 +99,8 @@ def page(report: Report, agreement: Sequence[float] = ()) -> str:
 
 
 def _header(report: Report, title: str) -> str:
-    kind, words = report.verdict, {"pass": "Passed", "fail": "Failed"}[report.verdict]
+    kind: str = report.verdict
+    words = {"pass": "Passed", "fail": "Failed"}[kind]
     if not report.gates:
         kind, words = "measured", "Measured; no gate ran"
     tiles = ""
@@ -115,7 +126,7 @@ def _gates(report: Report) -> str:
     rows = (
         (
             f'<span class="{"good" if gate.passed else "bad"}">{"✓" if gate.passed else "✗"}</span> '
-            f"{escape(gate.name)}",
+            f"<code>{escape(gate.name)}</code>",
             escape(number(gate.wanted)),
             escape(number(gate.got)),
         )
@@ -172,7 +183,8 @@ def _against(against: AgainstReport) -> str:
         for path, (ours, theirs) in against.differences.items()
     ]
     rows += [
-        (f"<code>{escape(name)}</code>", escape(state)) for name, state in against.tensors.items()
+        (f"tensors {state}", f"<code>{escape(', '.join(names))}</code>")
+        for state, names in tensors_by_state(against).items()
     ]
     if not against.tensors:
         rows.append(("tensors", "equal bit for bit"))
@@ -180,37 +192,25 @@ def _against(against: AgainstReport) -> str:
 
 
 def _sweep(rows: Sequence[SweepRow]) -> str:
-    costed = any(row.speedup is not None for row in rows)
-    figure = "expected speed-up" if costed else "accept length"
-    values = [_figure(row) for row in rows]
+    values = [sweep_figure(row) for row in rows]
     low, high = min(values), max(values)
-    groups: dict[str, dict[int, SweepRow]] = {}
-    for row in rows:
-        if row.tree is None:
-            groups.setdefault("chain", {})[row.num_draft_tokens + 1] = row
-        else:
-            groups.setdefault(f"top-k {row.tree[1]}, {row.tree[0]} steps", {})[row.tree[2]] = row
-    columns = sorted({tokens for group in groups.values() for tokens in group})
+    columns, groups = sweep_groups(rows)
     head = "".join(f"<th>{tokens}</th>" for tokens in columns)
     body = "".join(
         f"<tr><th>{escape(name)}</th>{''.join(_cell(group.get(n), low, high) for n in columns)}</tr>"
         for name, group in groups.items()
     )
     return (
-        f"<section><h2>Sweep: {figure}, by tokens verified a step (the root included)</h2>"
+        f"<section><h2>{sweep_title(rows).capitalize()}</h2>"
         f'<div class="scroll"><table class="figures heat"><thead><tr><th></th>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div></section>"
     )
 
 
-def _figure(row: SweepRow) -> float:
-    return row.accept_length if row.speedup is None else row.speedup
-
-
 def _cell(row: SweepRow | None, low: float, high: float) -> str:
     if row is None:
         return "<td></td>"
-    value = _figure(row)
+    value = sweep_figure(row)
     share = round(8 + 62 * (value - low) / (high - low)) if high > low else 8
     best = ' class="best"' if row.best else ""
     tip = escape(f"{drafted(row)}: accept length {row.accept_length:.3f}, {row.drafts} steps")

@@ -12,10 +12,19 @@ from rich.table import Table
 from rich.text import Text
 
 from eagle3_interop.convert.console import Console
-from eagle3_interop.schemas.report import AcceptanceReport, AgainstReport, Gate, Report
+from eagle3_interop.schemas.report import AcceptanceReport, AgainstReport, Gate, Report, SweepRow
 
 if TYPE_CHECKING:
     from eagle3_interop.validators.validate import Watch
+
+LOOK: dict[str, Any] = {
+    "title_justify": "left",
+    "title_style": "bold",
+    "header_style": "dim",
+    "box": None,
+    "pad_edge": False,
+    "collapse_padding": True,
+}
 
 
 def watch(console: Console) -> "Watch":
@@ -43,7 +52,8 @@ def _bar(title: str, total: int, *, shown: bool) -> Iterator[Any]:
 
 def show(report: Report) -> None:
     """The whole report on stdout."""
-    out = RichConsole(file=sys.stdout, highlight=False)
+    width = None if sys.stdout.isatty() else 120
+    out = RichConsole(file=sys.stdout, highlight=False, soft_wrap=True, width=width)
     environment = report.environment
     target, draft = environment["target"], environment["draft"]
     out.print(
@@ -59,7 +69,7 @@ def show(report: Report) -> None:
         for line in against_lines(report.against):
             out.print(Text(line))
     if report.sweep is not None:
-        out.print(_sweep(report))
+        out.print(_sweep(report.sweep))
     if report.sampling is not None:
         out.print(Text(sampling_line(report.sampling)))
     for gate in report.gates:
@@ -78,23 +88,23 @@ def verdict(report: Report) -> Text:
 def drafted(acceptance: AcceptanceReport) -> str:
     """What is drafted a step, in words."""
     if acceptance.tree is None:
-        return f"{acceptance.num_draft_tokens} draft token(s) a step"
+        return f"{acceptance.num_draft_tokens} draft token{'s' * (acceptance.num_draft_tokens > 1)} a step"
     steps, topk, tokens = acceptance.tree
     return f"tree of {steps} steps, top-k {topk}, {tokens} tokens"
 
 
 def _acceptance(ours: AcceptanceReport, against: AgainstReport | None) -> Table:
-    table = Table(title=f"acceptance, {drafted(ours)}", title_justify="left")
-    for name in ("", "accept length", "95 % over prompts", "steps", "accepted"):
-        table.add_column(name, justify="right" if name else "left")
+    table = Table(title=f"acceptance, {drafted(ours)}", **LOOK)
+    for name in ("", "accept length", "steps", "accepted"):
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for position in range(1, len(ours.per_position) + 1):
-        table.add_column(f"#{position}", justify="right")
+        table.add_column(f"#{position}", justify="right", no_wrap=True)
     named = [("checkpoint", ours)] + ([("source", against.acceptance)] if against else [])
     for name, one in named:
         low, high = one.interval
-        shares = (f"{100 * rate:.1f} %" for rate in rates(one))
-        cells = f"{one.accept_length:.3f}", f"{low:.2f} to {high:.2f}"
-        table.add_row(name, *cells, f"{one.drafts}", f"{one.accepted}", *shares)
+        length = f"{one.accept_length:.3f} ({low:.2f} to {high:.2f})"
+        shares = (f"{100 * rate:.1f}%" for rate in rates(one))
+        table.add_row(name, length, f"{one.drafts}", f"{one.accepted}", *shares)
     return table
 
 
@@ -120,7 +130,18 @@ def against_lines(against: AgainstReport) -> list[str]:
         f"  {path}: {ours!r}, in the source {theirs!r}"
         for path, (ours, theirs) in against.differences.items()
     ]
-    return lines + [f"  {name}: {state}" for name, state in against.tensors.items()]
+    return lines + [
+        f"  tensors {state}: {', '.join(names)}"
+        for state, names in tensors_by_state(against).items()
+    ]
+
+
+def tensors_by_state(against: AgainstReport) -> dict[str, list[str]]:
+    """Names of the tensors that are not equal, by what they are instead."""
+    states: dict[str, list[str]] = {}
+    for name, state in against.tensors.items():
+        states.setdefault(state, []).append(name)
+    return states
 
 
 def sampling_line(sampling: dict[str, Any]) -> str:
@@ -131,20 +152,43 @@ def sampling_line(sampling: dict[str, Any]) -> str:
     )
 
 
-def _sweep(report: Report) -> Table:
-    rows: Sequence[Any] = report.sweep or ()
-    costed = any(row.speedup is not None for row in rows)
-    table = Table(title="sweep, on the same texts", title_justify="left")
-    for name in ("drafted a step", "accept length", "95 % over prompts", "steps"):
-        table.add_column(name, justify="left" if name == "drafted a step" else "right")
-    if costed:
-        table.add_column("speed-up", justify="right")
-    for row in rows:
-        low, high = row.interval
-        cells = [f"{row.accept_length:.3f}", f"{low:.2f} to {high:.2f}", f"{row.drafts}"]
-        cells += [f"{row.speedup:.2f}"] if costed else []
-        table.add_row(drafted(row), *cells, style="bold green" if row.best else None)
+def _sweep(rows: Sequence[SweepRow]) -> Table:
+    table = Table(title=sweep_title(rows), **LOOK)
+    columns, groups = sweep_groups(rows)
+    table.add_column("", no_wrap=True)
+    for tokens in columns:
+        table.add_column(f"{tokens}", justify="right", no_wrap=True)
+    for name, group in groups.items():
+        found = [group.get(tokens) for tokens in columns]
+        table.add_row(name, *(Text("") if row is None else _sweep_cell(row) for row in found))
     return table
+
+
+def _sweep_cell(row: SweepRow) -> Text:
+    return Text(f"{sweep_figure(row):.2f}", style="bold reverse" if row.best else "")
+
+
+def sweep_title(rows: Sequence[SweepRow]) -> str:
+    """What the figures of a sweep are."""
+    costed = any(row.speedup is not None for row in rows)
+    figure = "expected speed-up" if costed else "accept length"
+    return f"sweep: {figure}, by tokens verified a step (the root included)"
+
+
+def sweep_figure(row: SweepRow) -> float:
+    """The figure of one setting."""
+    return row.accept_length if row.speedup is None else row.speedup
+
+
+def sweep_groups(rows: Sequence[SweepRow]) -> tuple[list[int], dict[str, dict[int, SweepRow]]]:
+    """A sweep as a table: its columns (tokens verified a step), and each line's cells by column."""
+    groups: dict[str, dict[int, SweepRow]] = {}
+    for row in rows:
+        if row.tree is None:
+            groups.setdefault("chain", {})[row.num_draft_tokens + 1] = row
+        else:
+            groups.setdefault(f"top-k {row.tree[1]}, {row.tree[0]} steps", {})[row.tree[2]] = row
+    return sorted({tokens for group in groups.values() for tokens in group}), groups
 
 
 def _gate(gate: Gate) -> Text:
