@@ -90,7 +90,7 @@ def measure(
     texts: Sequence[Text],
     shapes: Sequence[Shape],
     *,
-    token_budget: int = 8192,
+    token_budget: int = 4096,
     progress: Progress | None = None,
 ) -> dict[Shape, Acceptance]:
     """Acceptance of every shape on the same texts, from one pass of the target.
@@ -111,7 +111,10 @@ def measure(
     """
     counters = {shape: Counter(shape, texts) for shape in map(Shape.checked, shapes)}
     taps = network.draft.resolved_taps(target.depth) or ()
-    for batch in batches(target, texts, taps, token_budget=token_budget, progress=progress):
+    final = network.draft.fc is None
+    for batch in batches(
+        target, texts, taps, final=final, token_budget=token_budget, progress=progress
+    ):
         for shape, lengths in batch_lengths(network, batch, list(counters)).items():
             counters[shape].add(batch, lengths)
     return {shape: counter.result() for shape, counter in counters.items()}
@@ -260,7 +263,7 @@ def measure_sampled(
     depth: int,
     temperature: float,
     *,
-    token_budget: int = 8192,
+    token_budget: int = 4096,
     progress: Progress | None = None,
 ) -> Sampled:
     """Expected acceptance of chains along texts that the target sampled at this temperature.
@@ -304,8 +307,10 @@ def _expected(
     weights = batch.valid.double()[..., None]
     reached = []
     for step, out in enumerate(draft_steps(network, batch, depth)):
-        final = batch.features.final[rows, batch.starts + 1 + step]
-        rate, factor = _judge(network, target, out.normed, final, batch.text(2 + step), temperature)
+        judged = batch.features.final[rows, batch.starts + 1 + step]
+        rate, factor = _judge(
+            network, target, out.normed, judged, batch.text(2 + step), temperature
+        )
         reached.append(weights * rate)
         weights = weights * factor
     return torch.stack(reached, dim=-1)

@@ -95,7 +95,8 @@ def batches(
     taps: Sequence[int],
     *,
     reach: int = 0,
-    token_budget: int = 8192,
+    final: bool = True,
+    token_budget: int = 4096,
     progress: Progress | None = None,
 ) -> Iterator[Batch]:
     """One teacher-forced pass of the target over each text, a budget of tokens at a time.
@@ -105,6 +106,7 @@ def batches(
         texts: any number; memory does not grow with it.
         taps: of all the drafts that will be run on these features.
         reach: positions after the last start that the features must cover too.
+        final: compute the target's final output too, which only drafts without fc read.
         token_budget: tokens a batch may hold, padding included.
         progress: told the tokens done.
     """
@@ -114,13 +116,18 @@ def batches(
     lengths = [texts[i].starts[-1] + 1 + reach for i in order]
     for group in pack(lengths, token_budget):
         indices = [order[i] for i in group]
-        yield _batch(target, [texts[i] for i in indices], indices, taps, reach)
+        yield _batch(target, [texts[i] for i in indices], indices, taps, reach, final)
         if progress is not None:
             progress(sum(lengths[i] for i in group))
 
 
 def _batch(
-    target: Target, texts: list[Text], indices: list[int], taps: Sequence[int], reach: int
+    target: Target,
+    texts: list[Text],
+    indices: list[int],
+    taps: Sequence[int],
+    reach: int,
+    final: bool,
 ) -> Batch:
     longest = max(map(len, texts))
     rows = [[*text.prompt, *text.completion, *[0] * (longest - len(text))] for text in texts]
@@ -136,7 +143,7 @@ def _batch(
         tokens,
         starts.to(target.device),
         (columns < counts).to(target.device),
-        target.features(tokens[:, :length], taps),
+        target.features(tokens[:, :length], taps, final=final),
     )
 
 

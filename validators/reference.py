@@ -52,7 +52,7 @@ class Features:
 
     Attributes:
         taps: tap (as `Draft.taps` counts them) to the residual stream there, [B, T, H_target].
-        final: [B, T, H_target], the target's output after its final norm.
+        final: [B, T, H_target], the target's output after its final norm; [B, T, 0] if not computed.
     """
 
     taps: Mapping[int, Tensor]
@@ -138,6 +138,10 @@ class Network:
         A draft that has both norms takes the one over the concatenation first (vLLM, SGLang).
         """
         if self.draft.fc is None:
+            if features.final.shape[-1] == 0:
+                raise ValueError(
+                    "this draft reads the target's final output, which was not computed"
+                )
             return self._record(trace, "fc_output", self._cast(features.final))
         taps = self._cast(torch.cat([features.taps[tap] for tap in self._taps()], dim=-1))
         if self.draft.fc.input_norm:
@@ -216,7 +220,9 @@ class Network:
 
     def logits(self, normed: Tensor, trace: Trace | None = None) -> Tensor:
         """[..., D] over the draft's own vocabulary; D is large, so pass few positions."""
-        logits = F.linear(normed, self.weights.head) * self.draft.vocabulary.logit_scale
+        logits = F.linear(normed, self.weights.head)
+        if self.draft.vocabulary.logit_scale != 1.0:
+            logits = logits * self.draft.vocabulary.logit_scale
         return self._record(trace, "logits", logits)
 
     def to_target(self, ids: Tensor) -> Tensor:

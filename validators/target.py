@@ -50,6 +50,10 @@ def resolve_device(name: str) -> torch.device:
     return torch.device(kind, int(index or 0)) if kind == "cuda" else torch.device("cpu")
 
 
+class _Enough(Exception):  # noqa: N818
+    """Ends a pass of the target once all taps are known."""
+
+
 class Target:
     """A loaded target.
 
@@ -137,7 +141,7 @@ class Target:
                 found.append(weight.clone() if offloaded else weight)
         return Tables(*found)
 
-    def features(self, tokens: Tensor, taps: Sequence[int]) -> Features:
+    def features(self, tokens: Tensor, taps: Sequence[int], *, final: bool = True) -> Features:
         """One teacher-forced pass: the residual stream at the taps.
 
         Texts may be padded on the right with any token: attention is causal, so nothing before
@@ -147,9 +151,13 @@ class Target:
             tokens: [B, T] token ids.
             taps: as `Draft.taps` counts them; 0 is the embedding output *as layer 0 receives it*
                 (scaled where the model scales it), L the last layer's output before the final norm.
+            final: also the output after the final norm; without it the pass ends at the last tap.
         """
-        with torch.no_grad(), self._capture(taps) as caught:
-            out = self.backbone(input_ids=tokens.to(self.device), use_cache=False)
+        with torch.no_grad(), self._capture(taps, stop=not final) as caught:
+            try:
+                out = self.backbone(input_ids=tokens.to(self.device), use_cache=False)
+            except _Enough:
+                return Features(caught, torch.empty(*tokens.shape, 0, device=self.device))
         return Features(caught, out.last_hidden_state)
 
     def logits(self, final: Tensor) -> Tensor:
@@ -237,18 +245,27 @@ class Target:
         return result
 
     @contextlib.contextmanager
-    def _capture(self, taps: Sequence[int]) -> Iterator[dict[int, Tensor]]:
-        """Hooks that keep the stream entering layer k, or leaving the last one."""
+    def _capture(self, taps: Sequence[int], *, stop: bool) -> Iterator[dict[int, Tensor]]:
+        """Hooks that keep the stream entering layer k, or leaving the last one.
+
+        With `stop`, reaching the last of the taps raises `_Enough`.
+        """
         caught: dict[int, Tensor] = {}
+        last = max(taps, default=None)
+
+        def keep(tap: int, stream: Tensor) -> None:
+            caught[tap] = stream
+            if stop and tap == last:
+                raise _Enough
 
         def entering(tap: int) -> Callable[..., None]:
             def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-                caught[tap] = args[0] if args else kwargs["hidden_states"]
+                keep(tap, args[0] if args else kwargs["hidden_states"])
 
             return hook
 
         def leaving(_module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:  # noqa: ANN401
-            caught[self.depth] = output if isinstance(output, Tensor) else output[0]
+            keep(self.depth, output if isinstance(output, Tensor) else output[0])
 
         with contextlib.ExitStack() as stack:
             for tap in sorted(set(taps)):

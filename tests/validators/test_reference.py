@@ -261,6 +261,8 @@ def test_without_fc_the_final_hidden_state_is_taken_directly(drafts):
     network = drafts.make_network(drafts.make_draft(no_fc=True))
     final = torch.randn(1, T, 64)
     assert torch.equal(network.fuse(Features({}, final)), final)
+    with pytest.raises(ValueError, match="not computed"):
+        network.fuse(Features({}, final[..., :0]))
 
 
 def test_default_taps_are_resolved_from_the_depth(drafts):

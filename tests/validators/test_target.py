@@ -126,6 +126,17 @@ def test_taps_are_the_residual_stream(family):
     assert torch.allclose(target.logits(found.final), expected.logits, atol=1e-5)
 
 
+def test_a_pass_can_end_at_the_last_tap(family):
+    _, target = family
+    tokens = torch.tensor([[5, 6, 7, 8, 9]])
+    whole = target.features(tokens, range(DEPTH + 1))
+    for last in range(DEPTH + 1):
+        part = target.features(tokens, [0, last], final=False)
+        assert part.final.shape == (1, 5, 0)
+        assert torch.equal(part.taps[last], whole.taps[last])
+    assert torch.equal(target.features(tokens, ()).final, whole.final)
+
+
 def test_tap_0_is_scaled_where_the_model_scales(family):
     name, target = family
     tokens = torch.tensor([[5, 9, 11]])
