@@ -58,6 +58,7 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
+LAYER_CONFIGS = {"llama": LlamaConfig, "qwen3": Qwen3Config}
 SKIPPED_FOLDERS = {"site-packages", "test", "tests", "idlelib", "lib2to3", "encodings"}
 
 VOCAB_SIZE = 1024
@@ -67,7 +68,6 @@ NUM_DRAFT_TOKENS = 4
 TARGET_STEPS = 1500
 TARGET_BATCH = 12
 TARGET_LENGTH = 192
-DRAFT_BATCH = 16
 DRAFT_LENGTH = 160
 DRAFT_LEARNING_RATE = 2e-3
 POOL_PROMPTS = 2048
@@ -81,7 +81,7 @@ README = """\
 
 A target and EAGLE-3 drafts for it, made by `recipes/train_tiny_pair.py` (which also wrote this
 page). The drafts are what speculators 0.9.0 writes: its model class, its loss, its
-`save_pretrained`, nothing touched afterwards.
+`save_pretrained`, cast to bfloat16 as its trainer does, and not touched afterwards.
 
 - `target/`: a llama of six layers, hidden size 128, 1024 tokens ({target_megabytes} MB, bfloat16),
   with its own byte-level BPE tokenizer and a chat template.
@@ -115,6 +115,7 @@ class DraftRecipe:
         taps: Ids of the tapped target layers, as speculators counts them: id k is the residual
             stream that enters decoder layer k, so 0 is the output of the embeddings.
         steps: Optimiser steps.
+        batch: Documents a step.
         layer_type: ``llama``, or ``qwen3`` for layers with norms on queries and keys.
         num_layers: Decoder layers of the draft.
         sliding_window: Window of all its layers, or None for full attention.
@@ -123,7 +124,8 @@ class DraftRecipe:
 
     note: str
     taps: tuple[int, ...] = (1, 3, 5)
-    steps: int = 240
+    steps: int = 300
+    batch: int = 4
     layer_type: str = "llama"
     num_layers: int = 1
     sliding_window: int | None = None
@@ -131,9 +133,12 @@ class DraftRecipe:
 
 
 DRAFTS = {
-    "plain": DraftRecipe("one llama layer, every flag off", steps=400),
+    "plain": DraftRecipe("one llama layer, every flag off", steps=400, batch=16),
     "norm_before_residual": DraftRecipe(
-        "the residual is the normed hidden state", steps=400, flags=("norm_before_residual",)
+        "the residual is the normed hidden state",
+        steps=400,
+        batch=16,
+        flags=("norm_before_residual",),
     ),
     "embed_tap": DraftRecipe("the first tap is on the embeddings", taps=(0, 3, 5)),
     "qwen3": DraftRecipe("a qwen3 layer: q_norm and k_norm", layer_type="qwen3"),
@@ -370,6 +375,7 @@ def make_prompts(folder: Path, seed: int) -> Tensor:
 
 def build_draft(recipe: DraftRecipe, target_folder: Path, pool: Tensor) -> Eagle3DraftModel:
     """Builds an untrained draft with the embeddings, head and final norm of its target."""
+    flags: dict[str, Any] = dict.fromkeys(recipe.flags, True)
     config = Eagle3SpeculatorConfig(
         transformer_layer_config=layer_config(recipe),
         draft_vocab_size=DRAFT_VOCAB_SIZE,
@@ -380,7 +386,7 @@ def build_draft(recipe: DraftRecipe, target_folder: Path, pool: Tensor) -> Eagle
             default_proposal_method="greedy",
             verifier=VerifierConfig.from_pretrained(target_folder.as_posix()),
         ),
-        **dict.fromkeys(recipe.flags, True),
+        **flags,
     )
     draft = Eagle3DraftModel(config)
     frequencies = Counter(pool.flatten().tolist())
@@ -412,7 +418,8 @@ def layer_config(recipe: DraftRecipe) -> PreTrainedConfig:
         keys["sliding_window"] = recipe.sliding_window
         keys["use_sliding_window"] = True
         keys["layer_types"] = ["sliding_attention"] * recipe.num_layers
-    config = {"llama": LlamaConfig, "qwen3": Qwen3Config}[recipe.layer_type](**keys)
+    config_class: type[PreTrainedConfig] = LAYER_CONFIGS[recipe.layer_type]
+    config = config_class(**keys)
     config._attn_implementation = "eager"
     return config
 
@@ -440,7 +447,7 @@ def train_draft(name: str, out: Path, pool: Tensor, seed: int) -> float:
     schedule = get_linear_schedule_with_warmup(optimizer, recipe.steps // 50, recipe.steps)
     generator = torch.Generator().manual_seed(seed)
     for step in range(1, recipe.steps + 1):
-        batch = pool[torch.randint(len(pool), (DRAFT_BATCH,), generator=generator)]
+        batch = pool[torch.randint(len(pool), (recipe.batch,), generator=generator)]
         loss = accumulate_gradients(draft, batch, extract_features(target, batch, recipe.taps))
         take_step(draft, optimizer, schedule)
         if step % 50 == 0:
@@ -520,7 +527,7 @@ def accepted_from_each_start(draft: Eagle3DraftModel, tokens: Tensor, taps: Tens
     starts = len(tokens) - 1 - NUM_DRAFT_TOKENS
     hits = []
     for depth, ids in enumerate(drafted):
-        in_target_vocabulary = ids[0] + draft.d2t[ids[0]]
+        in_target_vocabulary = ids[0] + draft.get_buffer("d2t")[ids[0]]
         hits.append(in_target_vocabulary[:starts] == tokens[2 + depth :][:starts])
     return torch.stack(hits).cumprod(0).sum(0).tolist()
 
@@ -539,7 +546,10 @@ def load_draft(folder: Path) -> Eagle3DraftModel:
     """Loads a saved draft in float32, by the library's own loader."""
     config = Eagle3SpeculatorConfig.from_pretrained(folder)
     config.transformer_layer_config._attn_implementation = "eager"
-    return Eagle3DraftModel.from_pretrained(folder, config=config, dtype=torch.float32).eval()
+    draft: Eagle3DraftModel = Eagle3DraftModel.from_pretrained(
+        folder, config=config, dtype=torch.float32
+    )
+    return draft.eval()
 
 
 # --- records --------------------------------------------------------------------------------------
@@ -562,6 +572,7 @@ def make_record(name: str, acceptance: Acceptance, seconds: float) -> dict[str, 
         "note": DRAFTS[name].note,
         "taps": list(DRAFTS[name].taps),
         "steps": DRAFTS[name].steps,
+        "batch": DRAFTS[name].batch,
         "train_seconds": round(seconds),
         "accept_length": round(acceptance.accept_length, 4),
         **asdict(acceptance),
@@ -665,10 +676,11 @@ def main() -> None:
     """Makes what is missing."""
     args = parse_arguments()
     quieten()
-    torch.set_num_threads(args.jobs)
     target_folder = args.out / "target"
     if (args.overwrite and not args.only) or not target_folder.exists():
+        torch.set_num_threads(args.jobs)
         make_target(target_folder, args.seed)
+    torch.set_num_threads(1)
     names = [] if args.target_only else args.only or list(DRAFTS)
     missing = [n for n in names if args.overwrite or not (args.out / "drafts" / n).exists()]
     if missing:
