@@ -1,7 +1,7 @@
 """Conversion as a library: load, fit, plan, write, compare. The commands are thin shells over this."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -86,7 +86,12 @@ class Conversion:
 
 
 def load(
-    source: str, layout: str = "auto", options: Options | None = None, *, weights: bool = True
+    source: str,
+    layout: str = "auto",
+    options: Options | None = None,
+    *,
+    weights: bool = True,
+    tolerate: Collection[str] = (),
 ) -> Loaded:
     """Read a draft by its own framework's rules, and put the user's word in.
 
@@ -95,6 +100,7 @@ def load(
         layout: ``speculators``, ``sglang``, ``vllm``, or ``auto``.
         options: the user's.
         weights: False reads headers only.
+        tolerate: codes of errors that do not refuse, for those who want to find out what is right.
 
     Raises:
         Refused: it is another layout, or holds what cannot be understood exactly.
@@ -116,7 +122,7 @@ def load(
         found += check_target(reading.draft, facts)
     found += check(reading, checkpoint.tensors)
     reading = replace(reading, findings=tuple(found))
-    if errors(reading.findings):
+    if any(item.code not in tolerate for item in errors(reading.findings)):
         raise Refused(reading.findings)
     loaded = Loaded(checkpoint, layout, reading, target, facts)
     return _compare_embeddings(loaded) if weights else loaded
