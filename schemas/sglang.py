@@ -243,7 +243,7 @@ def eagle_config(draft: Draft, target: TargetFacts | None) -> tuple[dict[str, An
     model_type, layers = (target.model_type, target.layers) if target else (None, None)
     ids = taps_to_ids(taps, model_type, layers)
     written[IDS] = ids
-    if ids_to_taps(ids, model_type, layers) != list(taps) and sorted(ids) != list(taps):
+    if sorted(ids_to_taps(ids, model_type, layers)) != list(taps):
         message = f"no list of ids makes a {model_type} target capture taps {list(taps)} in SGLang 0.5.23."
         findings.append(finding("no-such-ids", where, message))
     if target is None:
