@@ -15,6 +15,7 @@ PLOT = "eagle3_acceptance.png"
 TARGET = "TARGET"
 
 NAMES = {"vllm": "vLLM", "sglang": "SGLang", "speculators": "speculators"}
+OWNERS = {"vllm": "vLLM's", "sglang": "SGLang's", "speculators": "speculators'"}
 
 # Which engines run a folder in each layout as it is.
 ENGINES: dict[str, tuple[serve.Engine, ...]] = {
@@ -103,7 +104,7 @@ def section(facts: Facts, base_model: object = None) -> str:
 def _written(layout: str) -> str:
     if layout == "universal":
         return "one folder that vLLM, SGLang and speculators load to the same network"
-    return f"written in {NAMES.get(layout, layout)}'s layout"
+    return f"written in {OWNERS.get(layout, layout)} layout"
 
 
 def _acceptance(facts: Facts) -> list[str]:
@@ -130,7 +131,8 @@ def _serving(facts: Facts, target: str) -> list[str]:
         if engine in ENGINES.get(facts.layout, ()):
             parts += [f"{NAMES[engine]}:", _bash(_launch(facts, engine, target))]
         else:
-            convert = f"eagle3-convert {facts.layout}-to-{engine} {facts.repo_id} {engine}-draft"
+            words = [f"{facts.layout}-to-{engine}", facts.repo_id, f"{engine}-draft"]
+            convert = f"eagle3-convert {shlex.join(words)} --target {shlex.quote(target)}"
             parts += [f"{NAMES[engine]} reads another layout:", _bash(convert)]
     return parts
 
@@ -151,8 +153,9 @@ def _conversion(facts: Facts) -> list[str]:
     if not isinstance(source, Mapping) or not isinstance(tool, Mapping):
         return []
     revision = f" at revision `{source['revision']}`" if source.get("revision") else ""
+    owner = OWNERS.get(str(source.get("layout")), source.get("layout"))
     text = (
-        f"Converted from `{_plain(source.get('path'))}`{revision} ({source.get('layout')}'s layout) "
+        f"Converted from `{_plain(source.get('path'))}`{revision} ({owner} layout) "
         f"by {tool.get('name')} {tool.get('version')}; digests of the source are in "
         "`eagle3_interop.json`."
     )
@@ -248,5 +251,7 @@ def _plain(value: object) -> str:
     """Text for a cell: on one line, and with nothing in it that ends the cell or our section."""
     if isinstance(value, float):
         value = f"{value:.6g}"
+    if isinstance(value, Mapping):
+        value = ", ".join(f"{key} {inner}" for key, inner in value.items())
     text = " ".join(shortened(str("" if value is None else value)).split())
     return text.replace("|", "\\|").replace("<!--", "&lt;!--").replace("-->", "--&gt;")

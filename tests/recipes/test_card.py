@@ -64,24 +64,27 @@ def test_the_measured_figures_are_in_the_model_index(made):
 
 
 def test_what_was_measured_converted_and_checked_is_said(made):
-    text = made().text
+    counters = {"name": "counters", "wanted": {"drafts": 2, "accepted": 3}, "got": "x"}
+    same = {"name": "same-acceptance", "wanted": 1432, "got": 1432}
+    text = made(gates=[same | {"passed": True}, counters | {"passed": True}]).text
     assert "**2.622 tokens a step** (95 % interval 2.510 to 2.730)" in text
     assert "| 1 | 0.634 |" in text
     assert "![Acceptance by position](eagle3_acceptance.png)" in text
-    assert "Converted from `source` (speculators's layout)" in text
+    assert "Converted from `source` (speculators' layout)" in text
     assert "| same-acceptance | 1432 | 1432 | passed |" in text
+    assert "| counters | drafts 2, accepted 3 | x | passed |" in text
     assert "/home/" not in text
-    assert "/tmp" not in text
+    assert "pytest-of" not in text
 
 
-def test_the_plot_is_a_picture(made, report, checkpoint):
+def test_the_plot_is_a_picture(report, checkpoint):
     acceptance = card.AcceptanceReport(**json.loads(report(checkpoint).read_text())["acceptance"])
     first = card.draw(acceptance)
     assert first.startswith(b"\x89PNG")
     assert card.draw(acceptance) == first
 
 
-def test_without_matplotlib_the_table_has_to_do(made, monkeypatch, checkpoint, report, push):
+def test_without_matplotlib_the_table_has_to_do(monkeypatch, checkpoint, report, push):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     result = push(checkpoint, report(checkpoint), "--dry-run")
     assert result.exit_code == 0
@@ -103,7 +106,7 @@ def test_vllm_is_told_how_many_tokens_were_validated(made):
 
 def test_sglang_is_sent_to_a_layout_that_it_reads(made):
     told = serving(made().text)["eagle3-convert"]
-    assert told == "eagle3-convert vllm-to-sglang org/draft sglang-draft"
+    assert told == ("eagle3-convert vllm-to-sglang org/draft sglang-draft --target org/target")
 
 
 @pytest.fixture
@@ -260,7 +263,7 @@ def test_the_license_of_a_source_on_the_hub_is_passed_on(hub, checkpoint, report
     assert b"license: gemma" in hub.files("org/draft")["README.md"]
 
 
-def test_a_source_that_is_gone_is_no_reason_not_to_push(hub, checkpoint, report, push):
+def test_a_source_that_is_gone_is_no_reason_not_to_push(hub, checkpoint, report, push):  # noqa: ARG001
     path = checkpoint / "eagle3_interop.json"
     told = json.loads(path.read_text())
     told["source"] |= {"path": "org/source", "revision": "c" * 40}
