@@ -12,6 +12,7 @@ from eagle3_interop.convert.target import TargetCheckpoint
 from eagle3_interop.schemas.draft import Rope
 from eagle3_interop.schemas.findings import Refused, finding
 from eagle3_interop.schemas.layout import Reading, TargetFacts, Writing
+from eagle3_interop.schemas.tensors import shapes
 
 _SAFE = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 _FLOATS = frozenset(_SAFE.values())
@@ -293,13 +294,12 @@ class Fit:
 
     def add_zeros(self, writing: Writing) -> None:
         """Write out the zero biases that the destination creates and would leave uninitialised."""
+        layers = self.draft.layers
+        biased = layers.attention.model_copy(update={"qkv_bias": True, "output_bias": True})
+        layers = layers.model_copy(update={"attention": biased})
+        wanted = shapes(self.draft.model_copy(update={"layers": layers}))
         for name in writing.zeros:
-            layer, part = name.rsplit(".", 2)[0], self.draft.layers.attention
-            rows = self.draft.hidden_size
-            if not layer.endswith("o_proj"):
-                heads = part.heads if layer.endswith("q_proj") else part.kv_heads
-                rows = heads * part.head_dim
-            zeros = np.zeros(rows, dtype=np.float32)
+            zeros = np.zeros(wanted[name], dtype=np.float32)
             self.ops[name] = (Make(zeros, _SAFE[self.draft.dtype]), "zeros")
         if writing.zeros:
             self.say("zero-bias-added", writing.zeros[0], f"{len(writing.zeros)} tensors.")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-H, HEADS, KV, HEAD_DIM, WIDTH, V, D, BLOCKS = 64, 4, 2, 32, 96, 512, 128, 3
+H, HEADS, KV, HEAD_DIM, WIDTH, V, D, BLOCKS = 48, 4, 2, 32, 96, 512, 120, 3
 Tensors = dict[str, np.ndarray[Any, Any]]
 
 

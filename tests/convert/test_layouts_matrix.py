@@ -44,7 +44,7 @@ QWEN3 = {"model_type": "qwen3", "use_sliding_window": False, "sliding_window": N
 
 
 def wide(folder):
-    """A target of 128 features under a draft of 64, as vLLM and SGLang alone allow."""
+    """A target wider than its draft, as vLLM and SGLang alone allow."""
     tensors = drafts.flat_tensors() | drafts.common_tensors(3, 128)
     return drafts.vllm(
         folder, tensors | {"embed_tokens.weight": random((V, H), 4)}, target_hidden_size=128
