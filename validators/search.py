@@ -1,0 +1,237 @@
+"""The search: among all the ways to feed these weights, the one that they fit best.
+
+Taps are sought by coordinate ascent on the cheap score (depth 0): one block over all depths, then the next,
+until nothing improves, from several starts; then all orders of the blocks (swaps, where there are many).
+Flags are sought on the full score: one at a time from the best wirings so far, then pairs of the least bad.
+The two alternate until neither improves.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from eagle3_interop.schemas.draft import default_taps
+from eagle3_interop.validators.scoring import Evaluator
+from eagle3_interop.validators.wiring import STREAM, Wiring
+
+COARSE = 24
+"""Depths that a block's search visits one by one; deeper targets are visited in strides first."""
+
+STARTS = 3
+"""Starts, of all conventions, that taps are sought from."""
+
+PAIRED = 6
+"""Flag changes, the least bad ones, that are also tried two at a time."""
+
+Progress = Callable[[int], None]
+
+
+class OutOfTime(Exception):  # noqa: N818
+    """The budget is spent; what was found so far counts."""
+
+
+@dataclass
+class Search:
+    """One search.
+
+    Attributes:
+        evaluator: scores wirings.
+        configured: where it starts.
+        deadline: `time.monotonic` at which it ends.
+        progress: told each evaluation.
+        finished: it ended by itself.
+        trials: wirings that this search looked at (an evaluator may serve several).
+    """
+
+    evaluator: Evaluator
+    configured: Wiring
+    deadline: float | None = None
+    progress: Progress | None = None
+    finished: bool = False
+    trials: set[Wiring] = field(default_factory=set)
+
+    def run(self) -> list[Wiring]:
+        """All wirings that were scored over all depths, the best first."""
+        try:
+            self._run()
+            self.finished = True
+        except OutOfTime:
+            pass
+        return self.ranked()
+
+    def ranked(self) -> list[Wiring]:
+        """What was scored over all depths so far, by this search, the best first."""
+        known = self.evaluator.known_deep()
+        mine = [wiring for wiring in known if wiring in self.trials]
+        return sorted(mine, key=lambda wiring: known[wiring])
+
+    def _run(self) -> None:
+        self.deep(self.configured)
+        bases = [self._taps_from_conventions(), self.configured]
+        best = self._flags(bases)
+        for _ in range(4):
+            moved = self._taps(best)
+            moved = self._reads(moved)
+            improved = self._flags([min(best, moved, key=self.deep)])
+            improved = self._neighbours(improved)
+            if self.deep(improved) >= self.deep(best):
+                break
+            best = improved
+
+    # Scores, watched by the clock.
+
+    def sieve(self, wiring: Wiring) -> float:
+        """The cheap score."""
+        self._note(wiring)
+        return self.evaluator.sieve(wiring)
+
+    def deep(self, wiring: Wiring) -> float:
+        """The full score, on the sieve's texts."""
+        self._note(wiring)
+        return self.evaluator.deep(wiring)
+
+    def _note(self, wiring: Wiring) -> None:
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise OutOfTime
+        if wiring not in self.trials:
+            self.trials.add(wiring)
+            if self.progress is not None:
+                self.progress(1)
+
+    # Taps.
+
+    def _taps_from_conventions(self) -> Wiring:
+        starts = [self._on(taps) for taps in self._conventions()]
+        starts = sorted(starts, key=self.sieve)[:STARTS] or [self.configured]
+        return min((self._taps(start) for start in starts), key=self.deep)
+
+    def _on(self, taps: tuple[int, ...]) -> Wiring:
+        """The configured wiring on other taps, read as before where that can be read there."""
+        streams, reads = self.evaluator.streams, self.configured.reads
+        pairs = zip(taps, reads, strict=True)
+        fitting = tuple(read if read in streams.reads(tap) else STREAM for tap, read in pairs)
+        return replace(self.configured, taps=taps, reads=fitting)
+
+    def _conventions(self) -> list[tuple[int, ...]]:
+        """Taps that configs say where they mean others: all that people are known to have mixed up."""
+        taps, depth = self.configured.taps, self.evaluator.streams.depth
+        if not taps:
+            return []
+        found = [taps, tuple(t + 1 for t in taps), tuple(t - 1 for t in taps), taps[::-1]]
+        found += [(0, *taps[:-1]), (*taps[1:], depth), tuple(t + 2 for t in taps)]
+        triple = default_taps(depth)
+        if triple is not None and len(taps) == len(triple):
+            found += [triple, tuple(t - 1 for t in triple), tuple(t + 1 for t in triple)]
+        even = [round(i * depth / max(1, len(taps) - 1)) for i in range(len(taps))]
+        found.append(tuple(even))
+        inside = [one for one in found if all(0 <= tap <= depth for tap in one)]
+        return list(dict.fromkeys(inside))
+
+    def _taps(self, start: Wiring) -> Wiring:
+        """Block by block, then all orders, until neither improves."""
+        best = start
+        while True:
+            before = best
+            for block in range(len(best.taps)):
+                best = self._block(best, block)
+            best = min([best, *self._orders(best)], key=self.sieve)
+            if self.sieve(best) >= self.sieve(before):
+                return before
+
+    def _block(self, wiring: Wiring, block: int) -> Wiring:
+        """The best depth for one block."""
+        depth, read = self.evaluator.streams.depth, wiring.reads[block]
+
+        def at(tap: int) -> Wiring:
+            return wiring.with_block(block, tap, read)
+
+        def score(tap: int) -> float:
+            return self.sieve(at(tap))
+
+        stride = max(1, depth // COARSE)
+        taps = self._readable(range(0, depth + 1, stride), read)
+        found = sorted({*taps, wiring.taps[block]}, key=score)
+        while stride > 1:
+            stride = max(1, stride // 2)
+            near = {tap + step for tap in found[:3] for step in (-stride, stride)}
+            found = sorted({*found, *self._readable(near, read)}, key=score)
+        return at(found[0])
+
+    def _readable(self, taps: "range | set[int]", read: str) -> list[int]:
+        streams = self.evaluator.streams
+        return [tap for tap in taps if 0 <= tap <= streams.depth and read in streams.reads(tap)]
+
+    def _orders(self, wiring: Wiring) -> Iterator[Wiring]:
+        """The same streams given to the blocks in another order: all orders, of many blocks all swaps."""
+        count = len(wiring.taps)
+        if count <= 4:
+            yield from (wiring.permuted(order) for order in itertools.permutations(range(count)))
+            return
+        for one, other in itertools.combinations(range(count), 2):
+            order = list(range(count))
+            order[one], order[other] = order[other], order[one]
+            yield wiring.permuted(tuple(order))
+
+    def _reads(self, wiring: Wiring) -> Wiring:
+        """What each block reads: all alike, then block by block at its depth and the ones beside it."""
+        best, streams = wiring, self.evaluator.streams
+        kinds = dict.fromkeys(
+            read for tap in range(streams.depth + 1) for read in streams.reads(tap)
+        )
+        for read in kinds:
+            if read == STREAM:
+                continue
+            alike = wiring
+            for block, tap in enumerate(wiring.taps):
+                if read in streams.reads(tap):
+                    alike = alike.with_block(block, tap, read)
+            best = min(best, alike, self._taps(alike), key=self.sieve)
+        for block in range(len(best.taps)):
+            tap = best.taps[block]
+            moves = [
+                best.with_block(block, near, read)
+                for near in (tap - 1, tap, tap + 1)
+                if 0 <= near <= streams.depth
+                for read in streams.reads(near)
+            ]
+            best = min([best, *moves], key=self.sieve)
+        return best
+
+    def _neighbours(self, wiring: Wiring) -> Wiring:
+        """The depths beside each block's, by the full score."""
+        best = wiring
+        for block in range(len(wiring.taps)):
+            read = best.reads[block]
+            near = {best.taps[block] - 1, best.taps[block] + 1}
+            moves = [best.with_block(block, tap, read) for tap in self._readable(near, read)]
+            best = min([best, *moves], key=self.deep)
+        return best
+
+    # Flags.
+
+    def _flags(self, bases: list[Wiring]) -> Wiring:
+        """One flag at a time from each base, then pairs of the least bad; repeated while it helps."""
+        best = min(bases, key=self.deep)
+        for base in bases:
+            singles = sorted(self._singles(base), key=self.deep)
+            pairs = list(self._pairs(base, singles[:PAIRED]))
+            best = min([best, *singles, *pairs], key=self.deep)
+        while True:
+            better = min([best, *self._singles(best)], key=self.deep)
+            if self.deep(better) >= self.deep(best):
+                return best
+            best = better
+
+    def _singles(self, base: Wiring) -> Iterator[Wiring]:
+        for name, values in self.evaluator.subject.options.items():
+            yield from (base.with_flag(name, v) for v in values if v != base.flag(name))
+
+    def _pairs(self, base: Wiring, singles: list[Wiring]) -> Iterator[Wiring]:
+        for one, other in itertools.combinations(singles, 2):
+            merged = one
+            for name, value in other.flags:
+                if value != base.flag(name):
+                    merged = merged.with_flag(name, value)
+            if merged not in (one, other):
+                yield merged
