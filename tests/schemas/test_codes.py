@@ -1,0 +1,45 @@
+"""The registry of findings: every code is raised somewhere, and every code that is raised is in it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from eagle3_interop.schemas.codes import CODES
+
+ROOT = Path(__file__).parents[2]
+
+
+def mentioned(paths):
+    text = "\n".join(path.read_text() for path in paths)
+    return set(re.findall(r'"([a-z0-9-]+)"', text))
+
+
+SOURCES = [
+    path
+    for room in ("schemas", "convert", "validators", "recipes")
+    for path in sorted((ROOT / room).rglob("*.py"))
+    if path.name != "codes.py"
+]
+OF_CONVERSIONS = [
+    path
+    for path in SOURCES
+    if path.parent.name in ("schemas", "convert") and path.name != "serve.py"
+]
+TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
+
+
+@pytest.mark.parametrize("code", sorted(CODES))
+def test_a_code_is_raised_somewhere(code):
+    assert code in mentioned(SOURCES)
+
+
+@pytest.mark.parametrize("code", sorted(CODES.keys() & mentioned(OF_CONVERSIONS)))
+def test_a_code_of_a_conversion_is_provoked_by_a_test(code):
+    assert code in mentioned(TESTS)
+
+
+def test_every_error_says_its_meaning_in_a_sentence():
+    for code, entry in CODES.items():
+        assert entry.meaning.endswith("."), code
+        assert entry.severity in ("error", "warning", "note")

@@ -1,0 +1,138 @@
+"""Every default here is the one that the installed framework's own class has."""
+
+import pytest
+from transformers import (
+    AutoConfig,
+    LlamaConfig,
+    MistralConfig,
+    Phi3Config,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from eagle3_interop.schemas import hf
+
+THEIRS = {
+    "llama": LlamaConfig,
+    "mistral": MistralConfig,
+    "phi3": Phi3Config,
+    "qwen2": Qwen2Config,
+    "qwen3": Qwen3Config,
+}
+DERIVED = {"head_dim": "head_size", "num_key_value_heads": "kv_heads"}
+NOT_THEIRS = {"rope_theta", "rope_scaling", "partial_rotary_factor"}
+"""Old spellings that transformers 5 moves into rope_parameters."""
+
+
+def test_every_class_is_judged():
+    assert hf.CONFIGS.keys() == THEIRS.keys()
+
+
+CASES = [
+    pytest.param(kind, key, id=f"{kind}.{key}")
+    for kind, ours in hf.CONFIGS.items()
+    for key in sorted(set(ours.model_fields) - NOT_THEIRS)
+]
+
+
+@pytest.mark.parametrize(("kind", "key"), CASES)
+def test_a_default_is_transformers_own(kind, key):
+    theirs, ours = THEIRS[kind](), hf.CONFIGS[kind]()
+    if key in ("layer_types", "rope_parameters", "sliding_window"):
+        return  # computed from other keys; tested below
+    if not hasattr(theirs, key):
+        assert not getattr(ours, key)
+        return
+    mine = getattr(ours, DERIVED.get(key, key))
+    assert mine == getattr(theirs, key)
+
+
+@pytest.mark.parametrize("kind", THEIRS)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"rope_theta": 5e5},
+        {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+        {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_theta": 5e5},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}, "rope_theta": 1e4},
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+        {
+            "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 7.0},
+            "rope_parameters": {"rope_type": "default", "rope_theta": 5e5},
+        },
+    ],
+)
+def test_rope_is_resolved_as_transformers_does(kind, changes):
+    if kind == "phi3" and "rope_scaling" in changes:
+        pytest.skip("Phi-3 knows longrope only")
+    theirs = THEIRS[kind](**changes).rope_parameters
+    ours = hf.read_rope(hf.CONFIGS[kind](**changes), "config", lambda _: None)
+    assert ours.theta == theirs["rope_theta"]
+    assert (ours.scaling or "default") == theirs["rope_type"]
+    rest = {key: value for key, value in theirs.items() if key not in hf._SPOKEN}
+    assert ours.parameters == rest
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {
+            "use_sliding_window": True,
+            "sliding_window": 8,
+            "max_window_layers": 1,
+            "num_hidden_layers": 3,
+        },
+        {"use_sliding_window": True, "sliding_window": None, "max_window_layers": 0},
+        {
+            "use_sliding_window": False,
+            "sliding_window": 8,
+            "layer_types": ["sliding_attention"] * 32,
+        },
+        {
+            "use_sliding_window": True,
+            "sliding_window": 8,
+            "layer_types": ["sliding_attention"] * 32,
+        },
+    ],
+)
+def test_windows_are_filled_in_as_transformers_does(kind, changes):
+    theirs = THEIRS[kind](**changes)
+    ours = hf.read_windows(hf.CONFIGS[kind](**changes), kind, "transformers")
+    expected = tuple(
+        theirs.sliding_window if kind_of == "sliding_attention" else None
+        for kind_of in theirs.layer_types
+    )
+    assert ours == expected
+
+
+def test_llama_heads_divide_the_width_as_transformers_demands():
+    with pytest.raises(Exception, match="multiple"):
+        LlamaConfig(hidden_size=10, num_attention_heads=3)
+    with pytest.raises(ValueError, match="multiple"):
+        hf.LlamaConfig(hidden_size=10, num_attention_heads=3)
+
+
+def test_a_null_head_dim_is_no_qwen3():
+    with pytest.raises(Exception, match="head_dim"):
+        Qwen3Config(head_dim=None)
+    with pytest.raises(ValueError, match="head_dim"):
+        hf.Qwen3Config(head_dim=None)
+
+
+@pytest.mark.parametrize("layout", ["sglang", "vllm", "universal"])
+def test_transformers_loads_what_is_written_to_the_same_numbers(layout, tmp_path):
+    import drafts
+    from conversions import convert
+
+    source = drafts.speculators(tmp_path / "draft")
+    result = convert(source, layout)
+    config = AutoConfig.from_pretrained(result.folder)
+    written = result.draft
+    assert config.head_dim == written.layers.attention.head_dim
+    assert config.num_key_value_heads == written.layers.attention.kv_heads
+    assert config.rope_parameters["rope_theta"] == written.rope.theta
+    assert config.rms_norm_eps == written.layers.norm_eps
