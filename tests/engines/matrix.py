@@ -1,0 +1,136 @@
+"""The conformance matrix: what runs found, kept as data and rendered to ``docs/conformance.md``.
+
+A run replaces the rows that it ran and keeps the others, each with the versions that it was found with.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = Path(__file__).resolve().parent / "results.json"
+PAGE = ROOT / "docs" / "conformance.md"
+
+EQUAL, REFUSED, DIFFERS, HOLDS = "equal", "refused", "differs", "holds"
+
+SECTIONS = {
+    "trained": (
+        "Trained drafts in whole engines",
+        "Every cell is a run of the engine itself on the folder that the column names: 24 prompts of 48 "
+        "tokens, 96 new tokens each, greedy, float32, end-of-sequence ignored, four draft tokens a step. "
+        "*equal*: text and counters are those of the reference walk, to the last token. The figures are "
+        "drafts / accepted. *flipped* is the same walk with the row's feature switched off or over: what a "
+        "framework that ignores it would count.",
+    ),
+    "stock": (
+        "The same drafts forced into SGLang's stock class",
+        "Where the plugin is needed, the folder was renamed to `LlamaForCausalLMEagle3` and run all the "
+        "same. *differs*: it starts, drafts, and computes another network.",
+    ),
+    "trees": (
+        "Trees in SGLang",
+        "Steps, top-k and draft tokens as SGLang's flags say them; figures are drafts / accepted.",
+    ),
+    "classes": (
+        "Random drafts in the draft classes",
+        "Weights at random, one feature a row, four draft steps deep, float32. Truth is the source "
+        "framework's own class on the source folder; each other column is that framework's class on our "
+        "conversion (`universal`: all three). *equal*: logits of every step agree to float32 rounding, the "
+        "largest difference in parentheses, relative to the largest logit. *refused*: our converter says "
+        "no, by the code in parentheses; forced through, the destination's class gave another network (by "
+        "how much) or failed.",
+    ),
+    "facts": (
+        "Facts",
+        "What the conversions rest on. *ran*: shown by running the framework. *read*: by its code.",
+    ),
+}
+
+
+@dataclass
+class Matrix:
+    """Cells found in this run.
+
+    Attributes:
+        cells: section, row, column to what was found.
+    """
+
+    cells: dict[tuple[str, str, str], dict[str, Any]] = field(default_factory=dict)
+
+    def record(
+        self, section: str, row: str, column: str, verdict: str, detail: str = "", **versions: str
+    ) -> None:
+        """Keep one cell.
+
+        Args:
+            section: a key of ``SECTIONS``.
+            row: what was run.
+            column: where.
+            verdict: one of the words above.
+            detail: figures or codes.
+            versions: engine to version.
+        """
+        self.cells[section, row, column] = {
+            "verdict": verdict,
+            "detail": detail,
+            "versions": versions,
+        }
+
+    def save(self) -> None:
+        """Merge this run's cells with the last known ones, and write data and page."""
+        if not self.cells:
+            return
+        known = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+        cells = {(cell["section"], cell["row"], cell["column"]): cell for cell in known}
+        for key, found in self.cells.items():
+            section, row, column = key
+            cells[key] = {"section": section, "row": row, "column": column, **found}
+        ordered = [cells[key] for key in sorted(cells)]
+        RESULTS.write_text(json.dumps(ordered, indent=1) + "\n")
+        PAGE.write_text(render(ordered))
+
+
+def render(cells: list[dict[str, Any]]) -> str:
+    """The page."""
+    versions: dict[str, set[str]] = {}
+    for cell in cells:
+        for engine, version in cell["versions"].items():
+            versions.setdefault(engine, set()).add(version)
+    said = ", ".join(
+        f"{name} {', '.join(sorted(found))}" for name, found in sorted(versions.items())
+    )
+    lines = [
+        "# Conformance",
+        "",
+        "Written by `make engines` (a fixed part) and `make conformance` (all of it): do not edit. How the "
+        "engines are run on a CPU, and what that does not prove, stands in `tests/engines/README.md`.",
+        "",
+        f"Run with {said}.",
+    ]
+    for section, (title, preface) in SECTIONS.items():
+        mine = [cell for cell in cells if cell["section"] == section]
+        if mine:
+            lines += ["", f"## {title}", "", preface, "", *_table(mine)]
+    return "\n".join(lines) + "\n"
+
+
+def _table(cells: list[dict[str, Any]]) -> list[str]:
+    columns = list(dict.fromkeys(cell["column"] for cell in cells))
+    found: dict[str, dict[str, str]] = {}
+    for cell in cells:
+        found.setdefault(cell["row"], {})[cell["column"]] = _text(cell)
+    return [
+        "| | " + " | ".join(columns) + " |",
+        "|---" * (len(columns) + 1) + "|",
+        *(
+            f"| {row} | " + " | ".join(texts.get(column, "") for column in columns) + " |"
+            for row, texts in found.items()
+        ),
+    ]
+
+
+def _text(cell: Mapping[str, Any]) -> str:
+    detail = f" ({cell['detail']})" if cell["detail"] else ""
+    return f"{cell['verdict']}{detail}"

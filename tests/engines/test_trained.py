@@ -1,0 +1,110 @@
+"""Trained drafts in whole engines: counters equal to the reference's, to the last token."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trained
+from matrix import DIFFERS, EQUAL, Matrix
+
+pytestmark = pytest.mark.engine
+
+
+def flip(**changes: Any) -> Callable[[Any], Any]:
+    """A change of the description, by dotted paths with ``__`` for the dot."""
+
+    def change(draft: Any) -> Any:
+        values = draft.model_dump()
+        for path, value in changes.items():
+            *parents, last = path.split("__")
+            place = values
+            for name in parents:
+                place = place[name]
+            place[last] = value
+        return type(draft).model_validate(values)
+
+    return change
+
+
+FLIPS: dict[str, Callable[[Any], Any]] = {
+    "plain": flip(taps=(2, 4, 6)),
+    "norm_before_residual": flip(residual="raw"),
+    "embed_tap": flip(taps=(1, 3, 5)),
+    "qwen3": flip(layers__attention__qk_norm=False),
+    "fc_norm": flip(feedback="pre-norm"),
+    "two_layers": flip(layers__count=1, layers__windows=(None,)),
+    "four_taps": flip(taps=(0, 1, 3, 4)),
+    "library_defaults": flip(residual="raw"),
+    "sliding": flip(layers__windows=(None,)),
+}
+
+EVERYWHERE = ("plain", "norm_before_residual")
+COLUMNS = ("vllm source", "vllm vllm", "vllm universal", "sglang sglang", "sglang universal")
+FIXED = {
+    *((name, column) for name in EVERYWHERE for column in COLUMNS),
+    *((name, f"{engine} universal") for name in FLIPS for engine in ("vllm", "sglang")),
+} - {("norm_before_residual", "vllm vllm"), ("norm_before_residual", "sglang sglang")}
+
+
+def cells() -> list[Any]:
+    return [
+        pytest.param(
+            name,
+            column,
+            marks=() if (name, column) in FIXED else pytest.mark.conformance,
+            id=f"{name}-{column.replace(' ', '-')}",
+        )
+        for name in trained.names()
+        for column in COLUMNS
+    ]
+
+
+@pytest.fixture(scope="session")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("trained")
+
+
+@pytest.mark.parametrize(("name", "column"), cells())
+def test_counters_equal_the_references(
+    name: str, column: str, scratch: Path, matrix: Matrix
+) -> None:
+    engine, layout = column.split()
+    source = trained.source(name)
+    wanted = trained.counters(trained.expected(source, "speculators"))
+    flipped = trained.counters(trained.expected(source, "speculators", change=FLIPS[name]))
+    assert flipped != wanted, "the feature would not be missed"
+    folder = source if layout == "source" else trained.convert(source, layout, scratch)
+    found = trained.generate(engine, folder)
+    assert trained.wrote_the_targets_text(found)
+    assert trained.counters(found) == wanted
+    title = f"{'vLLM' if engine == 'vllm' else 'SGLang'}: {layout}"
+    versions = {engine: found["version"]}
+    matrix.record("trained", name, "reference", EQUAL, "{} / {}".format(*wanted[:2]))
+    matrix.record("trained", name, "flipped", DIFFERS, "{} / {}".format(*flipped[:2]))
+    matrix.record("trained", name, title, EQUAL, "{} / {}".format(*found_counts(found)), **versions)
+
+
+def found_counts(found: dict[str, Any]) -> tuple[int, int]:
+    return found["drafts"], found["accepted"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name == "norm_before_residual" else pytest.mark.conformance)
+        for name in ("norm_before_residual", "library_defaults", "sliding")
+        if name in trained.names()
+    ],
+)
+def test_the_stock_class_computes_another_network(name: str, scratch: Path, matrix: Matrix) -> None:
+    source = trained.source(name)
+    folder = trained.convert(source, "sglang", scratch)
+    forced = trained.as_stock(folder, scratch / f"{name}-stock")
+    wanted = trained.counters(trained.expected(source, "speculators"))
+    without = trained.counters(trained.expected(source, "speculators", change=FLIPS[name]))
+    found = trained.generate("sglang", forced)
+    assert trained.wrote_the_targets_text(found)
+    assert trained.counters(found) == without != wanted
+    detail = "{} / {} for {} / {}".format(*found_counts(found), *wanted[:2])
+    matrix.record("stock", name, "SGLang stock", DIFFERS, detail, sglang=found["version"])

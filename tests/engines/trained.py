@@ -1,0 +1,158 @@
+"""Trained drafts, their conversions and variants, and what the reference says that engines must count."""
+
+import functools
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import run_engine
+from safetensors.numpy import load_file, save_file
+
+from eagle3_interop.convert import api
+from eagle3_interop.validators.acceptance import Acceptance, measure
+from eagle3_interop.validators.drafting import Shape
+from eagle3_interop.validators.reference import Network
+from eagle3_interop.validators.target import Target
+from eagle3_interop.validators.texts import Text, write_texts
+from eagle3_interop.validators.weights import Weights
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT / "tests" / "data"
+TARGET = DATA / "target"
+NEW_TOKENS = 96
+CHAIN = Shape.chain(4)
+OPTIONS = api.Options(target=str(TARGET), target_name="org/target")
+
+Tensors = dict[str, np.ndarray[Any, Any]]
+
+
+def names() -> list[str]:
+    """Every trained draft, those first whose conversions are all run."""
+    found = sorted(path.parent.name for path in (DATA / "drafts").glob("*/model.safetensors"))
+    first = ["plain", "norm_before_residual"]
+    return [*first, *(name for name in found if name not in first)]
+
+
+def source(name: str) -> Path:
+    """The folder that speculators wrote."""
+    return DATA / "drafts" / name
+
+
+@functools.cache
+def prompts() -> list[list[int]]:
+    """The prompts of tests/data."""
+    lines = (DATA / "prompts.jsonl").read_text().splitlines()
+    return [json.loads(line)["token_ids"] for line in lines]
+
+
+@functools.cache
+def target() -> Target:
+    """The target, in float32."""
+    return Target.load(TARGET)
+
+
+@functools.cache
+def texts() -> tuple[Text, ...]:
+    """What the target writes, with room for the deepest tree."""
+    return write_texts(target(), prompts(), NEW_TOKENS, 8).texts
+
+
+def expected(
+    folder: Path,
+    layout: str = "auto",
+    shape: Shape = CHAIN,
+    change: Callable[[Any], Any] = lambda draft: draft,
+) -> Acceptance:
+    """The counters of the reference walk.
+
+    Args:
+        folder: a draft.
+        layout: how it is read.
+        shape: what is drafted a step.
+        change: flips a feature of the description.
+    """
+    loaded = api.load(str(folder), layout, OPTIONS)
+    draft = change(loaded.reading.draft)
+    weights = Weights.read(loaded.reading, loaded.checkpoint, tables=target().tables)
+    weights.draft = draft
+    return measure(Network(draft, weights), target(), texts(), [shape])[shape]
+
+
+def convert(folder: Path, destination: str, output: Path) -> Path:
+    """Convert a draft, the target given."""
+    conversion = api.convert(api.load(str(folder), "auto", OPTIONS), destination, OPTIONS)
+    api.write(conversion, output / f"{folder.name}-{destination}", overwrite=True)
+    return output / f"{folder.name}-{destination}"
+
+
+def changed(
+    folder: Path,
+    output: Path,
+    config: Callable[[dict[str, Any]], None] = lambda _config: None,
+    tensors: Callable[[Tensors], None] = lambda _tensors: None,
+) -> Path:
+    """A copy of a folder with another config or other tensors."""
+    output.mkdir(parents=True)
+    keys = json.loads((folder / "config.json").read_text())
+    config(keys)
+    (output / "config.json").write_text(json.dumps(keys, indent=2))
+    weights = load_file(folder / "model.safetensors")
+    tensors(weights)
+    save_file(weights, output / "model.safetensors", metadata={"format": "pt"})
+    return output
+
+
+def as_stock(folder: Path, output: Path) -> Path:
+    """The folder under the name of SGLang's stock class."""
+    return changed(
+        folder, output, lambda keys: keys.update(architectures=["LlamaForCausalLMEagle3"])
+    )
+
+
+def noise(shape: tuple[int, ...], scale: float, seed: int = 0) -> np.ndarray[Any, Any]:
+    """Normal noise in bfloat16."""
+    values = np.random.default_rng(seed).standard_normal(shape) * scale
+    return values.astype(ml_dtypes.bfloat16)
+
+
+def generate(engine: str, folder: Path, **request: Any) -> dict[str, Any]:
+    """Run a whole engine on a draft, SGLang with the plugin where the folder names it."""
+    architecture = json.loads((folder / "config.json").read_text())["architectures"][0]
+    plugin = engine == "sglang" and architecture.startswith("Eagle3")
+    asked = {
+        "target": str(TARGET),
+        "draft": str(folder),
+        "prompts": prompts(),
+        "max_new_tokens": NEW_TOKENS,
+        "num_draft_tokens": 4,
+        **request,
+    }
+    variables = plugin_variables(folder.parent) if plugin else None
+    return run_engine.run_engine(engine, asked, variables=variables, timeout_s=600)
+
+
+def plugin_variables(scratch: Path) -> dict[str, str]:
+    """The environment of an SGLang with the plugin, nothing else of ours being importable."""
+    package = scratch / "plugin" / "eagle3_interop"
+    if not package.exists():
+        shutil.copytree(ROOT / "convert" / "sglang_plugin", package / "sglang_plugin")
+    return {
+        "PYTHONPATH": str(package.parent),
+        "SGLANG_EXTERNAL_MODEL_PACKAGE": "eagle3_interop.sglang_plugin",
+    }
+
+
+def counters(found: dict[str, Any] | Acceptance) -> tuple[int, int, list[int]]:
+    """Drafts, accepted, and accepted per position."""
+    if isinstance(found, Acceptance):
+        return found.drafts, found.accepted, list(found.per_position)
+    return found["drafts"], found["accepted"], found["per_position"]
+
+
+def wrote_the_targets_text(found: dict[str, Any]) -> bool:
+    """Whether an engine's text is the one that the reference walked."""
+    return found["outputs"] == [list(text.completion[:NEW_TOKENS]) for text in texts()]
