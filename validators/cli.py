@@ -101,12 +101,12 @@ def validate(
 
         report = Report(verdict="fail", findings=found)
         if json is not None and json != STDOUT:
-            _write(json, report.model_dump_json(indent=2) + "\n")
+            write_report(json, report.model_dump_json(indent=2) + "\n")
         return report.model_dump(mode="json")
 
     with console.outcomes(refused):
-        _check_outputs(json, html)
-        _require_extra()
+        check_outputs(json, html)
+        require_extra()
         from eagle3_interop.validators.session import Request
 
         request = Request(
@@ -143,9 +143,9 @@ def _run(console: Console, request: "Request", json: Path | None, html: Path | N
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     report, measured = validate(request, watch=render.watch(console))
     if html is not None:
-        _write(html, page.page(report, measured.agreement))
+        write_report(html, page.page(report, measured.agreement))
     if json is not None and json != STDOUT:
-        _write(json, report.model_dump_json(indent=2) + "\n")
+        write_report(json, report.model_dump_json(indent=2) + "\n")
     console.data(report.model_dump(mode="json"))
     console.findings(report.findings)
     if console.talks:
@@ -167,7 +167,7 @@ def _shape(num_draft_tokens: int | None, tree: str | None) -> "Shape | None":
     return Shape(*map(int, parts)).checked()
 
 
-def _require_extra() -> None:
+def require_extra() -> None:
     """Name the extra rather than fail in an import.
 
     Raises:
@@ -183,7 +183,7 @@ def _require_extra() -> None:
         )
 
 
-def _check_outputs(*paths: Path | None) -> None:
+def check_outputs(*paths: Path | None) -> None:
     """Find out before the work, not after it, that a report cannot be written.
 
     Raises:
@@ -198,7 +198,7 @@ def _check_outputs(*paths: Path | None) -> None:
             raise Usage(f"{path}: give a file in a folder that exists.")
 
 
-def _write(path: Path, content: str) -> None:
+def write_report(path: Path, content: str) -> None:
     from eagle3_interop.schemas.findings import Unavailable
 
     try:
