@@ -199,6 +199,11 @@ def check_outputs(*paths: Path | None) -> None:
 
 
 def write_report(path: Path, content: str) -> None:
+    """Write a file.
+
+    Raises:
+        Unavailable: the disk did not take it.
+    """
     from eagle3_interop.schemas.findings import Unavailable
 
     try:
