@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from eagle3_interop.schemas.findings import Usage
-from eagle3_interop.validators.reference import Cache, Features, Network, Output
+from eagle3_interop.validators.attention import Cache
+from eagle3_interop.validators.reference import Features, Network, Output
 from eagle3_interop.validators.target import Progress, Target, pack
 from eagle3_interop.validators.texts import Text
 

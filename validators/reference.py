@@ -25,25 +25,21 @@ step's own keys, so its step j sees up to j keys more. This module follows the e
 """
 
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
-from transformers import LlamaConfig
 from transformers.activations import ACT2FN
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Finding, Refused
+from eagle3_interop.validators.attention import Cache, LayerCache, attend
+from eagle3_interop.validators.rotary import Rotary, rotate
 from eagle3_interop.validators.weights import Weights
 
 Trace = MutableMapping[str, Tensor]
 """Named stages of one pass, filled by the network where a caller passes an empty dict."""
-
-_SCORES = 1 << 22
-"""Attention scores held at once; queries are taken in chunks so that they never exceed it."""
 
 
 @dataclass(frozen=True)
@@ -70,47 +66,6 @@ class Output:
 
     normed: Tensor
     feedback: Tensor
-
-
-@dataclass
-class _LayerCache:
-    """Keys and values of one layer: shared [B, kv, T, d] and, a step each, own [B, Q, kv, d]."""
-
-    keys: Tensor
-    values: Tensor
-    own_keys: list[Tensor] = field(default_factory=list)
-    own_values: list[Tensor] = field(default_factory=list)
-
-
-@dataclass
-class Cache:
-    """What the steps of B x Q drafts have left behind.
-
-    Attributes:
-        layers: keys and values of every layer.
-        starts: [B, Q], the position p that each draft starts at.
-        depth: steps taken; a query of the next one stands at position p + depth.
-    """
-
-    layers: list[_LayerCache]
-    starts: Tensor
-    depth: int = 1
-
-    def select(self, rows: Tensor, columns: Tensor) -> "Cache":
-        """The drafts at ``[rows, columns]`` (both [B, Q'], rows as in ``arange(B)[:, None]``).
-
-        The shared keys stay as they are: a draft never leaves its text.
-        """
-        layers = [
-            _LayerCache(
-                layer.keys,
-                layer.values,
-                [own[rows, columns] for own in layer.own_keys],
-                [own[rows, columns] for own in layer.own_values],
-            )
-            for layer in self.layers
-        ]
-        return Cache(layers, self.starts[rows, columns], self.depth)
 
 
 class Network:
@@ -143,7 +98,7 @@ class Network:
                     "this draft reads the target's final output, which was not computed"
                 )
             return self._record(trace, "fc_output", self._cast(features.final))
-        taps = self._cast(torch.cat([features.taps[tap] for tap in self._taps()], dim=-1))
+        taps = torch.cat([self._cast(features.taps[tap]) for tap in self._taps()], dim=-1)
         if self.draft.fc.input_norm:
             taps = self._norm("input_norm", taps)
         if self.draft.fc.block_norms:
@@ -241,7 +196,7 @@ class Network:
         hidden = self._cast(hidden)
         embedding = F.embedding(tokens, self.weights.embeddings)
         self._record(trace, "embedding", embedding)
-        rotation = self._rotation(positions)
+        rotation = Rotary(self.draft)(positions, self.weights.dtype)
         stream = hidden
         for index in range(self.draft.layers.count):
             stream = self._layer(index, embedding, stream, rotation, cache, trace)
@@ -294,7 +249,7 @@ class Network:
             q, k = self._norm(f"{name}.q_norm", q), self._norm(f"{name}.k_norm", k)
         q, k = rotate(q, rotation), rotate(k, rotation)
         if index == len(cache.layers):
-            cache.layers.append(_LayerCache(k.transpose(1, 2), v.transpose(1, 2)))
+            cache.layers.append(LayerCache(k.transpose(1, 2), v.transpose(1, 2)))
         else:
             cache.layers[index].own_keys.append(k)
             cache.layers[index].own_values.append(v)
@@ -319,45 +274,6 @@ class Network:
     def _cast(self, x: Tensor) -> Tensor:
         return x.to(self.weights.device, self.weights.dtype)
 
-    def _rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines [B, Q, rotated dims], in the network's dtype as in transformers."""
-        length = int(positions.max()) + 1 if positions.numel() else 1
-        frequencies, factor = self._frequencies(length)
-        angles = positions[..., None].float() * frequencies
-        angles = torch.cat([angles, angles], dim=-1)
-        dtype = self.weights.dtype
-        return (angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype)
-
-    def _frequencies(self, length: int) -> tuple[Tensor, float]:
-        """Rotary frequencies for texts of this length (only dynamic and longrope depend on it)."""
-        rope, device = self.draft.rope, self.weights.device
-        if rope.scaling is None:
-            rotated = int(self.draft.layers.attention.head_dim * rope.partial)
-            exponents = torch.arange(0, rotated, 2, device=device).float() / rotated
-            return 1.0 / rope.theta**exponents, 1.0
-        known: tuple[Tensor, float] = ROPE_INIT_FUNCTIONS[rope.scaling](
-            self._rope_config, device, seq_len=length
-        )
-        return known
-
-    @cached_property
-    def _rope_config(self) -> LlamaConfig:
-        draft, attention, rope = self.draft, self.draft.layers.attention, self.draft.rope
-        trained = rope.parameters.get("original_max_position_embeddings", 2048)
-        parameters = {
-            **rope.parameters,
-            "rope_type": rope.scaling,
-            "rope_theta": rope.theta,
-            "partial_rotary_factor": rope.partial,
-        }
-        return LlamaConfig(
-            hidden_size=draft.hidden_size,
-            num_attention_heads=attention.heads,
-            head_dim=attention.head_dim,
-            max_position_embeddings=draft.max_position or trained,
-            rope_parameters=parameters,
-        )
-
     @staticmethod
     def _record(trace: Trace | None, name: str, x: Tensor) -> Tensor:
         if trace is not None:
@@ -370,76 +286,6 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     wide = x.float()
     wide = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
     return weight * wide.to(x.dtype)
-
-
-def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn the leading dims of each head [B, Q, heads, d] by its position; keep the rest."""
-    cos, sin = rotation[0].unsqueeze(2), rotation[1].unsqueeze(2)
-    turned, rest = x[..., : cos.shape[-1]], x[..., cos.shape[-1] :]
-    first, second = turned.chunk(2, dim=-1)
-    turned = turned * cos + torch.cat([-second, first], dim=-1) * sin
-    return turned if rest.shape[-1] == 0 else torch.cat([turned, rest], dim=-1)
-
-
-def attend(q: Tensor, layer: _LayerCache, starts: Tensor, window: int | None) -> Tensor:
-    """Attention of Q drafts a text: over the shared keys up to each one's start, and its own keys.
-
-    Args:
-        q: [B, Q, heads, d].
-        layer: keys and values; own ones include the present step's.
-        starts: [B, Q].
-        window: positions that are seen, the current one included; None for all.
-
-    Returns:
-        [B, Q, heads, d]. Scores exist for a chunk of queries at a time.
-    """
-    rows, queries, heads, _ = q.shape
-    chunk = max(1, _SCORES // (rows * heads * max(1, layer.keys.shape[2])))
-    parts = []
-    for first in range(0, queries, chunk):
-        piece = slice(first, first + chunk)
-        own = [k[:, piece] for k in layer.own_keys], [v[:, piece] for v in layer.own_values]
-        parts.append(_attend(q[:, piece], layer, own, starts[:, piece], window))
-    return torch.cat(parts, dim=1) if parts else q
-
-
-def _attend(
-    q: Tensor,
-    layer: _LayerCache,
-    own: tuple[list[Tensor], list[Tensor]],
-    starts: Tensor,
-    window: int | None,
-) -> Tensor:
-    rows, queries, heads, width = q.shape
-    kv, depth = layer.keys.shape[1], len(own[0])
-    used = int(starts.max()) + 1
-    keys, values = layer.keys[:, :, :used], layer.values[:, :, :used]
-    grouped = q.reshape(rows, queries, kv, heads // kv, width) * width**-0.5
-    flat = grouped.permute(0, 2, 3, 1, 4).reshape(rows, kv, -1, width)
-    scores = (flat @ keys.transpose(2, 3)).view(rows, kv, heads // kv, queries, used)
-    positions = torch.arange(used, device=q.device)
-    hidden = positions > starts[..., None]
-    if window is not None:
-        hidden |= positions <= starts[..., None] + depth - window
-    scores = scores.masked_fill(hidden[:, None, None], float("-inf"))
-    if depth:
-        scores = torch.cat([scores, _own_scores(grouped, own[0], window)], dim=-1)
-    weights = scores.softmax(dim=-1, dtype=torch.float32).to(q.dtype)
-    mixed = weights[..., :used].reshape(rows, kv, -1, used) @ values
-    mixed = mixed.view(rows, kv, heads // kv, queries, width).permute(0, 3, 1, 2, 4)
-    if depth:
-        mine = torch.stack(own[1], dim=3)
-        mixed = mixed + torch.einsum("bkgqj,bqkjd->bqkgd", weights[..., used:], mine)
-    result: Tensor = mixed.reshape(rows, queries, heads, width)
-    return result
-
-
-def _own_scores(grouped: Tensor, keys: list[Tensor], window: int | None) -> Tensor:
-    """Scores [B, kv, group, Q, depth] of own keys; the oldest may have left the window."""
-    scores: Tensor = torch.einsum("bqkgd,bqkjd->bkgqj", grouped, torch.stack(keys, dim=3))
-    if window is not None and window < len(keys):
-        scores[..., : len(keys) - window] = float("-inf")
-    return scores
 
 
 def refuse_unknown(draft: Draft) -> None:

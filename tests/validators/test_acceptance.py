@@ -1,6 +1,8 @@
 """Acceptance against an engine that runs one token at a time, and its statistics."""
 
+import gc
 import json
+import weakref
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from eagle3_interop.schemas import speculators
 from eagle3_interop.schemas.findings import Usage
 from eagle3_interop.validators.acceptance import (
     Acceptance,
+    batch_lengths,
     best_by_cost,
     bootstrap,
     measure,
@@ -247,7 +250,7 @@ def tiny():
     """The trained target and the texts that the recorded counters are of."""
     target = Target.load(DATA / "target")
     prompts = encode(read_prompts(DATA / "prompts.jsonl"), None, target.vocabulary_size)
-    return target, write_texts(target, prompts, 96, 5).texts
+    return target, write_texts(target, prompts, 96, 6).texts
 
 
 def trained(name):
@@ -269,7 +272,34 @@ def test_trained_drafts_have_the_counters_of_speculators_own_class(tiny, name):
     assert list(found.per_position) == expected["per_position"]
 
 
+def test_a_sliding_window_has_vllms_counters(tiny):
+    """vLLM 0.32's own, for the same weights with a window of 8: 8 positions, the current one included."""
+    target, texts = tiny
+    network = trained("plain")
+    layers = network.draft.layers.model_copy(update={"windows": (8,)})
+    windowed = Network(network.draft.model_copy(update={"layers": layers}), network.weights)
+    found = measure(windowed, target, texts, [Shape.chain(4)])[Shape.chain(4)]
+    assert (found.drafts, found.accepted) == (922, 1400)
+    assert found.per_position == (581, 395, 263, 161)
+
+
+def test_one_batch_is_held_at_a_time(tiny, monkeypatch):
+    target, texts = tiny
+    seen = []
+
+    def watch(network, batch, shapes):
+        gc.collect()
+        assert sum(reference() is not None for reference in seen) <= 1
+        seen.append(weakref.ref(batch))
+        return batch_lengths(network, batch, shapes)
+
+    monkeypatch.setattr("eagle3_interop.validators.acceptance.batch_lengths", watch)
+    measure(trained("plain"), target, texts, [Shape.chain(2)], token_budget=300)
+    assert len(seen) == 12
+
+
 TREES = {
+    Shape(6, 3, 20): (669, 1648, (549, 481, 337, 141, 89, 51)),
     Shape(3, 3, 8): (812, 1489, (688, 559, 242)),
     Shape(5, 4, 16): (702, 1621, (603, 530, 291, 115, 82)),
 }

@@ -17,6 +17,7 @@ from eagle3_interop.schemas.draft import ParallelDrafting, Rope
 from eagle3_interop.schemas.findings import Refused
 from eagle3_interop.schemas.layout import Reading
 from eagle3_interop.validators.reference import Features, Network
+from eagle3_interop.validators.rotary import Rotary
 from eagle3_interop.validators.weights import Tables, Weights, as_tensor
 
 T = 24
@@ -239,7 +240,7 @@ def test_scores_are_taken_in_chunks_without_a_trace(drafts, monkeypatch):
     network = drafts.make_network(drafts.make_draft(windows=(7,)))
     tokens, hidden = inputs_of(network.draft)[0][None], torch.randn(1, T, 64)
     whole, _ = network.begin(tokens, hidden)
-    monkeypatch.setattr("eagle3_interop.validators.reference._SCORES", 1)
+    monkeypatch.setattr("eagle3_interop.validators.attention._SCORES", 1)
     chunked, _ = network.begin(tokens, hidden)
     assert difference(chunked.normed, whole.normed) < TOLERANCE
 
@@ -309,22 +310,24 @@ def test_tied_head_is_the_embedding_table(drafts):
 
 
 def test_rotation_equals_transformers(drafts):
-    network = drafts.make_network(drafts.make_draft(rope=Rope(theta=1234.0)))
+    rotary = Rotary(drafts.make_draft(rope=Rope(theta=1234.0)))
     positions = torch.arange(50)[None]
     config = LlamaConfig(
         head_dim=16, rope_parameters={"rope_theta": 1234.0, "rope_type": "default"}
     )
     expected = LlamaRotaryEmbedding(config)(torch.zeros(1), positions)
-    for found, wanted in zip(network._rotation(positions), expected, strict=True):
+    for found, wanted in zip(rotary(positions, torch.float32), expected, strict=True):
         assert torch.allclose(found, wanted, atol=1e-6)
 
 
 def test_partial_rotation_is_the_plain_one_on_fewer_dims(drafts):
-    plain = drafts.make_network(drafts.make_draft(rope=Rope(partial=0.5)))
     linear = Rope(partial=0.5, scaling="linear", parameters={"factor": 1.0})
-    scaled = drafts.make_network(drafts.make_draft(rope=linear))
     positions = torch.arange(20)[None]
-    for found, wanted in zip(plain._rotation(positions), scaled._rotation(positions), strict=True):
+    plain, scaled = (
+        Rotary(drafts.make_draft(rope=rope))(positions, torch.float32)
+        for rope in (Rope(partial=0.5), linear)
+    )
+    for found, wanted in zip(plain, scaled, strict=True):
         assert torch.equal(found, wanted)
         assert found.shape == (1, 20, 8)
 
