@@ -8,7 +8,6 @@ from torch import Tensor
 
 from eagle3_interop.convert.planning import Loaded
 from eagle3_interop.schemas.draft import Draft, Rope, default_taps
-from eagle3_interop.schemas.layout import Reading
 from eagle3_interop.schemas.tensors import LaterNorm, understand
 from eagle3_interop.validators.reference import refuse_unknown
 from eagle3_interop.validators.target import Target
@@ -61,15 +60,29 @@ def subject_of(
     maps = _maps(draft, weights, names)
     ropes = candidate_ropes(draft.rope, target_rope(target))
     tables = _tables(draft, weights, target, names)
-    other_norms = _other_norms(loaded, reading, weights)
+    others = _other_names(loaded)
+    other_norms = _other_norms(loaded, weights, others)
     configured = configured_flags(draft)
+    known = draft.taps == loaded.reading.draft.resolved_taps(target.depth)
     if configured["map"] not in maps:
-        configured["map"] = next(iter(maps))
+        configured["map"], known = next(iter(maps)), False
     values = _options(draft, names, maps, ropes, tables, other_norms)
     options = {name: tuple(dict.fromkeys([configured[name], *x])) for name, x in values.items()}
     taps = draft.taps or ()
     wiring = Wiring(taps, (STREAM,) * len(taps), tuple(configured.items()))
-    return Subject(draft, weights, wiring, options, ropes, maps, tables, names, other_norms)
+    return Subject(
+        draft,
+        weights,
+        wiring,
+        options,
+        ropes,
+        maps,
+        tables,
+        names,
+        other_norms,
+        others,
+        known,
+    )
 
 
 def _with_taps(draft: Draft, depth: int) -> Draft:
@@ -122,18 +135,24 @@ def _tables(
     return found
 
 
-def _other_norms(loaded: Loaded, reading: Reading, weights: Weights) -> dict[str, Tensor]:
+def _other_names(loaded: Loaded) -> dict[str, str]:
     """The norms of later layers that stand in the file under the spelling that is not read."""
-    found: dict[str, Tensor] = {}
-    for stored in reading.unused:
+    found: dict[str, str] = {}
+    for stored in loaded.reading.unused:
         for spelling in SPELLINGS:
             name = understand(stored, spelling).canonical
             if name is not None and name.endswith("input_layernorm.weight"):
-                values = as_tensor(loaded.checkpoint.values(stored))
-                found[name] = values.to(weights.device, weights.dtype)
-    return {
-        name: values for name, values in found.items() if not torch.equal(values, weights[name])
+                found[name] = stored
+    return found
+
+
+def _other_norms(loaded: Loaded, weights: Weights, others: Mapping[str, str]) -> dict[str, Tensor]:
+    """Their weights, where they are not the same."""
+    found = {
+        name: as_tensor(loaded.checkpoint.values(stored)).to(weights.device, weights.dtype)
+        for name, stored in others.items()
     }
+    return {name: x for name, x in found.items() if not torch.equal(x, weights[name])}
 
 
 def _options(

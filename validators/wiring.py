@@ -110,6 +110,8 @@ class Subject:
         tables: by the value of the flag ``embeddings``.
         names: canonical names of the tensors that there are; an absent norm before fc has unit weights.
         other_norms: canonical name of a later layer's norm to its weight under the spelling not in use.
+        other_names: the same, to its stored name.
+        known: the draft's own config says `configured`; else it is a guess to start from.
     """
 
     draft: Draft
@@ -121,6 +123,8 @@ class Subject:
     tables: Mapping[str, Tensor]
     names: frozenset[str]
     other_norms: Mapping[str, Tensor] = field(default_factory=dict)
+    other_names: Mapping[str, str] = field(default_factory=dict)
+    known: bool = True
 
     def network(self, wiring: Wiring) -> "Wired":
         """The network that a wiring means; its features are what `fuse` shall return."""

@@ -1,0 +1,224 @@
+"""One diagnosis: load, let the target write, capture, search, judge, report. The command is a thin shell."""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eagle3_interop.convert import api
+from eagle3_interop.convert.planning import Loaded
+from eagle3_interop.schemas.findings import Finding, Unavailable, finding
+from eagle3_interop.validators import provenance
+from eagle3_interop.validators.rewire import write_wiring
+from eagle3_interop.validators.scoring import DEPTHS, Evaluator, order_texts
+from eagle3_interop.validators.session import Request
+from eagle3_interop.validators.streams import MEMORY, capture
+from eagle3_interop.validators.subject import SETTLED, subject_of
+from eagle3_interop.validators.target import DTYPES, Progress, Target, resolve_device
+from eagle3_interop.validators.texts import (
+    Prompt,
+    Text,
+    bundled_prompts,
+    encode,
+    load_tokenizer,
+    read_prompts,
+    write_texts,
+)
+from eagle3_interop.validators.validate import Watch, load_target, unwatched
+from eagle3_interop.validators.verdict import NO_MATCH, Diagnosis, diagnose
+from eagle3_interop.validators.wiring import Subject
+
+NEW_TOKENS = 64
+"""Tokens that the target writes after each prompt."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything that a search needs.
+
+    Attributes:
+        loaded: the checkpoint.
+        target: the target.
+        prompts: that it continued.
+        evaluator: of the checkpoint's weights.
+        findings: said on the way.
+    """
+
+    loaded: Loaded
+    target: Target
+    prompts: list[Prompt]
+    evaluator: Evaluator
+    findings: tuple[Finding, ...]
+
+    @property
+    def subject(self) -> Subject:
+        """The weights."""
+        return self.evaluator.subject
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the command shows.
+
+    Attributes:
+        diagnosis: the search's.
+        report: its JSON.
+        findings: everything said.
+    """
+
+    diagnosis: Diagnosis
+    report: dict[str, Any]
+    findings: tuple[Finding, ...]
+
+
+def run(
+    request: Request,
+    *,
+    budget: float | None = None,
+    write: Path | None = None,
+    watch: Watch = unwatched,
+    searching: Callable[[], AbstractContextManager[Progress | None]] | None = None,
+) -> Answer:
+    """Diagnose a checkpoint.
+
+    Args:
+        request: checkpoint, target, prompts, device, dtype, seed.
+        budget: seconds for all of it; loading and the target's pass are never cut short.
+        write: a folder for the best wiring.
+        watch: shows progress over tokens.
+        searching: shows progress over wirings.
+
+    Raises:
+        Refused: a folder holds what cannot be diagnosed, or the wrong pair.
+        Usage: wrong options, prompts or device.
+        Unavailable: disk, network or memory failed.
+    """
+    began = time.monotonic()
+    try:
+        prepared = prepare(request, watch=watch)
+        left = None if budget is None else max(0.0, budget - (time.monotonic() - began))
+        with (searching or (lambda: unwatched("", 0)))() as progress:
+            diagnosis = diagnose(
+                prepared.evaluator,
+                known=prepared.subject.known,
+                budget=left,
+                progress=progress,
+                seed=request.seed,
+            )
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        message = "out of memory; try --dtype bfloat16, fewer prompts or --device cpu"
+        raise Unavailable(f"{message}: {str(error).partition(chr(10))[0]}") from error
+    finally_said = [*prepared.findings, *_said(diagnosis)]
+    written = None
+    if write is not None and diagnosis.verdict == "better-wiring":
+        subject, best = prepared.subject, diagnosis.best.wiring
+        done = write_wiring(request.checkpoint, request.target, subject, best, write)
+        finally_said += done.findings
+        written = done.output
+    prepared.evaluator.streams.close()
+    said = tuple(dict.fromkeys(finally_said))
+    environment = provenance.environment(
+        request, prepared.target, str(prepared.target.device), prepared.prompts, prepared.loaded
+    )
+    report = {
+        **diagnosis.report(request.seed),
+        "written": None if written is None else str(written),
+        "findings": [item.model_dump() for item in said],
+        "environment": environment,
+    }
+    return Answer(diagnosis, report, said)
+
+
+def prepare(request: Request, *, watch: Watch = unwatched, memory: int = MEMORY) -> Prepared:
+    """Load a pair, let the target write its texts, and capture its streams in one pass."""
+    device = resolve_device(request.device)
+    prompts = bundled_prompts() if request.prompts is None else read_prompts(request.prompts)
+    options = api.Options(target=request.target)
+    loaded = api.load(request.checkpoint, "auto", options, tolerate=SETTLED)
+    target = load_target(request, device)
+    steps = loaded.reading.draft.speculative_tokens or 3
+    texts = write(request, target, prompts, max(DEPTHS, steps), watch)
+    ordered, sieve = order_texts(texts)
+    with watch("capturing", sum(map(len, ordered))) as progress:
+        streams = capture(target, ordered, memory=memory, progress=progress)
+    subject = subject_of(loaded, target, device=device, dtype=DTYPES[request.dtype])
+    said = list(loaded.reading.findings)
+    if streams.on_disk:
+        said.append(finding("streams-on-disk", "target", f"{streams.depth + 1} depths."))
+    if not subject.known:
+        message = f"the search began from {subject.configured.report()['taps']}."
+        said.append(finding("wiring-not-configured", "config.json", message))
+    evaluator = Evaluator(subject, target, streams, sieve, steps)
+    return Prepared(loaded, target, prompts, evaluator, tuple(said))
+
+
+def write(
+    request: Request, target: Target, prompts: list[Prompt], extra: int, watch: Watch
+) -> tuple[Text, ...]:
+    """The target's own continuations."""
+    path = provenance.target_folder(request.target)
+    tokenizer = load_tokenizer(path, trust_remote_code=request.trust_remote_code)
+    encoded = encode(prompts, tokenizer, target.vocabulary_size)
+    with watch("generating", len(encoded) * (request.new_tokens + extra)) as progress:
+        return write_texts(
+            target,
+            encoded,
+            request.new_tokens,
+            extra,
+            given=[prompt.completion for prompt in prompts],
+            progress=progress,
+        ).texts
+
+
+def _said(diagnosis: Diagnosis) -> list[Finding]:
+    """The findings of a diagnosis."""
+    said = []
+    if diagnosis.verdict == "better-wiring":
+        said.append(finding("wiring-differs", "config.json", changed(diagnosis)))
+    if diagnosis.verdict == "no-match":
+        said.append(finding("wiring-none", "weights", answer(diagnosis)))
+    for one in diagnosis.equivalent:
+        changes = one.wiring.changes(diagnosis.best.wiring)
+        message = f"{'; '.join(changes)}: {one.score:.3f} against {diagnosis.best.score:.3f}."
+        said.append(finding("wiring-equivalent", "wiring", message))
+    if not diagnosis.finished:
+        said.append(finding("search-cut-short", "--budget", f"{diagnosis.tried} wirings tried."))
+    return said
+
+
+def changed(diagnosis: Diagnosis) -> str:
+    """What the best wiring changes, in words."""
+    if diagnosis.configured is None:
+        return f"taps {list(diagnosis.best.wiring.taps)}."
+    return "; ".join(diagnosis.best.wiring.changes(diagnosis.configured.wiring)) + "."
+
+
+def answer(diagnosis: Diagnosis, seed: int = 0) -> str:
+    """The diagnosis in a sentence or two."""
+    best, tried = diagnosis.best, diagnosis.tried
+    if diagnosis.verdict == "no-match":
+        if best.accept_length <= NO_MATCH:
+            why = f"no wiring of {tried} tried gives more than {NO_MATCH} tokens a step"
+        else:
+            why = (
+                f"no wiring of {tried} tried fits better than a draft that ignores its input "
+                f"({best.by_depth[0]:.2f} against {diagnosis.constant:.2f} nats)"
+            )
+        return f"{why}: these weights do not belong to this target."
+    if diagnosis.verdict == "configured-is-best":
+        return f"the configured wiring is the best of {tried} tried: {_length(best, seed)}."
+    before = (
+        ""
+        if diagnosis.configured is None
+        else f"as configured: {_length(diagnosis.configured, seed)}. "
+    )
+    return f"{before}Best of {tried} tried: {changed(diagnosis)[:-1]}: {_length(best, seed)}."
+
+
+def _length(result: Any, seed: int) -> str:  # noqa: ANN401
+    low, high = result.interval(seed)
+    return f"{result.accept_length:.2f} ± {(high - low) / 2:.2f}"

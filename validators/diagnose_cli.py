@@ -1,0 +1,186 @@
+"""``eagle3-diagnose``: a thin shell over `diagnose`; ``--help`` imports neither torch nor transformers."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from eagle3_interop.convert.console import EXIT_DIFFERENT, Console, QuietFlag, VersionFlag
+from eagle3_interop.validators.cli import STDOUT, Dtype, check_outputs, require_extra, write_report
+
+if TYPE_CHECKING:
+    from eagle3_interop.schemas.findings import Finding
+    from eagle3_interop.validators.diagnose import Answer
+    from eagle3_interop.validators.session import Request
+
+app = typer.Typer(
+    name="eagle3-diagnose",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+
+@app.command(no_args_is_help=True)
+def diagnose(
+    checkpoint: Annotated[str, typer.Argument(help="The draft: folder, or Hub id ORG/NAME[@REV].")],
+    target: Annotated[
+        str, typer.Option(metavar="PATH|ID", help="The target (verifier) that it drafts for.")
+    ],
+    prompts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="JSON lines, or one user message a line [own set]."),
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the report ('-' for stdout).")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the report as one page.")
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=0.0, help="Search no longer than this [no limit]."),
+    ] = None,
+    write: Annotated[
+        Path | None,
+        typer.Option(metavar="OUTPUT", help="Write a checkpoint with a better wiring, if found."),
+    ] = None,
+    max_new_tokens: Annotated[
+        int, typer.Option(metavar="N", min=2, help="Tokens to score after each prompt.")
+    ] = 64,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    dtype: Annotated[Dtype, typer.Option(help="Of target and draft.")] = "float32",
+    seed: Annotated[int, typer.Option(metavar="S", help="Of the intervals.")] = 0,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with the target.")
+    ] = False,
+    quiet: QuietFlag = False,
+    version: VersionFlag = False,  # noqa: ARG001 - eager
+) -> None:
+    """Which wiring were these weights trained for: which layers, which flags.
+
+    Exit codes: 0 the configured wiring is best, 1 another is or none, 2 wrong usage, 3 refused, 4 disk,
+    network or extra missing.
+    """
+    console = Console(as_json=json == STDOUT, quiet=quiet)
+
+    def refused(found: "tuple[Finding, ...]") -> dict[str, Any]:
+        report = {
+            "verdict": "refused",
+            "configured": None,
+            "best": None,
+            "tried": 0,
+            "candidates": [],
+            "findings": [item.model_dump() for item in found],
+        }
+        if json is not None and json != STDOUT:
+            write_report(json, _dumped(report))
+        return report
+
+    with console.outcomes(refused):
+        check_outputs(json, html)
+        require_extra()
+        if write is not None:
+            from eagle3_interop.convert.output_folder import check_free
+
+            check_free(write.absolute(), overwrite=False)
+        from eagle3_interop.validators.session import Request
+
+        request = Request(
+            checkpoint=checkpoint,
+            target=target,
+            prompts=prompts,
+            new_tokens=max_new_tokens,
+            device=device,
+            dtype=dtype,
+            seed=seed,
+            trust_remote_code=trust_remote_code,
+        )
+        answer = _run(console, request, budget, write)
+        if html is not None:
+            from eagle3_interop.validators.heatmap import page
+
+            write_report(html, page(answer))
+        if json is not None and json != STDOUT:
+            write_report(json, _dumped(answer.report))
+        console.data(answer.report)
+        _show(console, answer)
+    if answer.diagnosis.verdict != "configured-is-best":
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+def _run(
+    console: Console, request: "Request", budget: float | None, write: Path | None
+) -> "Answer":
+    from transformers.utils import logging
+
+    from eagle3_interop.validators import render
+    from eagle3_interop.validators.diagnose import run
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    shown = console.talks and sys.stderr.isatty()
+    return run(
+        request,
+        budget=budget,
+        write=write,
+        watch=render.watch(console),
+        searching=lambda: _bar(budget, shown=shown),
+    )
+
+
+@contextmanager
+def _bar(budget: float | None, *, shown: bool) -> Iterator[Any]:
+    """Wirings tried and seconds gone, on stderr where somebody watches."""
+    if not shown:
+        yield None
+        return
+    from rich.console import Console as RichConsole
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    limit = "" if budget is None else f"of {budget:g} s"
+    columns = (
+        SpinnerColumn(),
+        TextColumn("searching: {task.completed} wirings"),
+        TimeElapsedColumn(),
+        TextColumn(limit),
+    )
+    with Progress(*columns, console=RichConsole(stderr=True), transient=True) as bar:
+        task = bar.add_task("searching", total=None)
+        yield lambda count: bar.advance(task, count)
+
+
+def _show(console: Console, answer: "Answer") -> None:
+    console.findings(answer.findings, notes=False)
+    if not console.talks:
+        return
+    from rich.console import Console as RichConsole
+    from rich.table import Table
+
+    from eagle3_interop.validators.diagnose import answer as sentence
+    from eagle3_interop.validators.heatmap import rows
+
+    table = Table(title="wirings, the best first", title_justify="left", box=None, pad_edge=False)
+    for name in ("score", "accept length", "wiring"):
+        table.add_column(name, overflow="fold")
+    for row in rows(answer.report)[:10]:
+        table.add_row(f"{row.score:.3f}", row.length, row.text)
+    RichConsole(file=sys.stdout, highlight=False).print(table)
+    if answer.report["written"]:
+        console.line(f"written: {answer.report['written']}")
+    console.line(sentence(answer.diagnosis))
+
+
+def _dumped(report: dict[str, Any]) -> str:
+    from json import dumps
+
+    return dumps(report, indent=2, ensure_ascii=False) + "\n"
+
+
+def main() -> None:
+    """Entry point of ``eagle3-diagnose``."""
+    app()
