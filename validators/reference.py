@@ -33,7 +33,7 @@ from torch.nn import functional as F  # noqa: N812
 from transformers.activations import ACT2FN
 
 from eagle3_interop.schemas.draft import Draft
-from eagle3_interop.schemas.findings import Finding, Refused
+from eagle3_interop.schemas.findings import Refused, finding
 from eagle3_interop.validators.attention import Cache, LayerCache, attend
 from eagle3_interop.validators.rotary import Rotary, rotate
 from eagle3_interop.validators.weights import Weights
@@ -290,20 +290,13 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def refuse_unknown(draft: Draft) -> None:
     """Raise `Refused` for what this implementation does not compute."""
-    attention = draft.layers.attention
     unknown = {
-        "mla-attention": attention.kind == "mla" and "latent attention (MLA)",
-        "parallel-drafting": draft.parallel is not None and "parallel drafting (P-EAGLE)",
+        "mla-draft": draft.layers.attention.kind == "mla" and "latent attention (MLA)",
+        "parallel-draft": draft.parallel is not None and "parallel drafting (P-EAGLE)",
         "quantised-draft": draft.quantisation is not None and f"{draft.quantisation} weights",
     }
     findings = [
-        Finding(
-            code=code,
-            severity="error",
-            where="draft",
-            message=f"{what} is recognised but not computed here",
-            fix="nothing to do yet: this kind of draft is not supported",
-        )
+        finding(code, "draft", f"{what}: recognised, but not computed here")
         for code, what in unknown.items()
         if what
     ]

@@ -1,7 +1,8 @@
 """Rotary position embedding of a draft, by transformers' own frequency functions.
 
-Within a draft's declared length all frameworks rotate alike. Beyond it ``dynamic`` and ``longrope`` follow
-transformers here, by the length of the text; vLLM 0.32 chooses once, by the length it was started for.
+Two kinds depend on a length. Here, as in transformers, it is the text's own. vLLM 0.32 chooses once:
+``longrope`` takes the long factors for every text as soon as the server allows texts beyond the original
+length, and ``dynamic`` keeps the plain base, since no text exceeds the declared maximum there.
 """
 
 import torch

@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from eagle3_interop.schemas.draft import Draft
-from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage
+from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage, finding
 from eagle3_interop.validators.reference import Features
 from eagle3_interop.validators.weights import Tables
 
@@ -324,31 +324,18 @@ def check_pair(draft: Draft, target: PreTrainedConfig) -> list[Finding]:
         draft: the network.
         target: the target's text config.
     """
-    taps = draft.resolved_taps(target.num_hidden_layers) or ()
-    wrong = {
-        "target-width-differs": (draft.target.hidden_size, target.hidden_size, "features wide"),
-        "target-vocabulary-differs": (
-            draft.vocabulary.target_size,
-            target.vocab_size,
-            "tokens in the vocabulary",
-        ),
+    sizes = {
+        "features wide": (draft.target.hidden_size, target.hidden_size),
+        "tokens in the vocabulary": (draft.vocabulary.target_size, target.vocab_size),
     }
-    findings = [
-        Finding(
-            code=code,
-            severity="error",
-            where="target",
-            message=f"the draft expects {expected} {what}, the target has {found}",
-            fix="give the target that this draft was trained for",
-        )
-        for code, (expected, found, what) in wrong.items()
-        if expected != found
+    found = [
+        finding("wrong-target", "target", f"{wanted} {what} were expected, and it has {has}")
+        for what, (wanted, has) in sizes.items()
+        if wanted != has
     ]
-    return findings + [
-        _no_such_tap(tap, target.num_hidden_layers)
-        for tap in taps
-        if tap > target.num_hidden_layers
-    ]
+    depth = target.num_hidden_layers
+    taps = draft.resolved_taps(depth) or ()
+    return found + [_no_such_tap(tap, depth) for tap in taps if tap > depth]
 
 
 def _choose(logits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
@@ -406,13 +393,7 @@ def _placement(
 
 
 def _not_a_target(path: str, why: str) -> Finding:
-    return Finding(
-        code="not-a-target",
-        severity="error",
-        where=path,
-        message=f"this does not load as a causal language model: {why}",
-        fix="give the model that the draft proposes tokens for",
-    )
+    return finding("not-a-target", path, f"it does not load as a causal language model: {why}")
 
 
 def _incomplete(path: str, missing: list[str]) -> Finding:
@@ -425,10 +406,4 @@ def _no_decoder(name: str, depth: int) -> Finding:
 
 
 def _no_such_tap(tap: int, depth: int) -> Finding:
-    return Finding(
-        code="tap-beyond-target",
-        severity="error",
-        where="taps",
-        message=f"tap {tap} is not in the target, which has {depth} layers (taps 0 to {depth})",
-        fix="give the target that this draft was trained for, or correct the ids",
-    )
+    return finding("taps-out-of-range", "taps", f"tap {tap}: the target has taps 0 to {depth}")

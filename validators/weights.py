@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from eagle3_interop.schemas.draft import Draft
-from eagle3_interop.schemas.findings import Finding, Refused
+from eagle3_interop.schemas.findings import Refused, finding
 from eagle3_interop.schemas.layout import Reading, Source
 
 Load = Callable[[str], torch.Tensor]
@@ -119,10 +119,13 @@ class Weights:
         key = f"target:{name}"
         if key not in self._kept:
             if self._tables is None:
-                raise Refused([_missing_target(name)])
+                raise Refused([finding("needs-target", name, "the draft uses the target's")])
             table = pick(self._tables())
             if table.shape[-1] != self.draft.hidden_size:
-                raise Refused([_other_width(name, table.shape[-1], self.draft.hidden_size)])
+                message = (
+                    f"the target's is {table.shape[-1]} wide, the draft {self.draft.hidden_size}"
+                )
+                raise Refused([finding("wrong-target", name, message)])
             self._kept[key] = self._placed(name, table)
         return self._kept[key]
 
@@ -130,7 +133,7 @@ class Weights:
         if not tensor.is_floating_point():
             return tensor.to(self.device)
         if not bool(torch.isfinite(tensor).all()):
-            raise Refused([_not_finite(name)])
+            raise Refused([finding("non-finite-weights", name, "it holds NaN or infinite values")])
         return tensor.to(self.device, self.dtype)
 
 
@@ -140,33 +143,3 @@ def as_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
     if owned.dtype.name == "bfloat16":
         return torch.from_numpy(owned.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(owned)
-
-
-def _not_finite(name: str) -> Finding:
-    return Finding(
-        code="non-finite-weights",
-        severity="error",
-        where=name,
-        message="the tensor holds NaN or infinite values, so every draft would be noise",
-        fix="export the checkpoint again from the trainer",
-    )
-
-
-def _missing_target(name: str) -> Finding:
-    return Finding(
-        code="needs-target",
-        severity="error",
-        where=name,
-        message="the draft uses the target's table, and no target was given",
-        fix="give the target with --target",
-    )
-
-
-def _other_width(name: str, found: int, wanted: int) -> Finding:
-    return Finding(
-        code="target-width-differs",
-        severity="error",
-        where=name,
-        message=f"the target's table is {found} wide and the draft {wanted}: it cannot be used",
-        fix="give the target that this draft was trained for",
-    )

@@ -243,7 +243,7 @@ def test_wrong_pairs_are_named(drafts):
     fits = {"target_hidden": 32, "vocabulary": 97, "draft_vocabulary": 97}
     assert check_pair(drafts.make_draft(**fits, taps=(0, 2, 3)), config) == []
     codes = [f.code for f in check_pair(drafts.make_draft(taps=(1, 2, 9)), config)]
-    assert codes == ["target-width-differs", "target-vocabulary-differs", "tap-beyond-target"]
+    assert codes == ["wrong-target", "wrong-target", "taps-out-of-range"]
 
 
 STREAMED = textwrap.dedent("""
