@@ -21,12 +21,13 @@ from eagle3_interop.validators.stages import first_parting
 from eagle3_interop.validators.target import Target
 from eagle3_interop.validators.texts import Text
 
-LOGIT_ROUNDING = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-"""Logit differences that are rounding, relative to the largest logit: ten times those of one stage.
+LOGIT_ROUNDING = {torch.float32: 5e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+"""Logit differences that are rounding, relative to the largest logit.
 
-Two readings of one network are computed by the same operations on the same numbers, and nearly always
-differ by exactly 0. Only a conversion that permutes or merges blocks of fc sums in another order; that was
-measured at 1e-6 of the largest logit in float32, while the smallest wrong wiring is above 1e-2.
+Two readings of one network are computed by the same operations on the same numbers, and differ by exactly 0.
+Only where a conversion permuted or merged blocks of fc do sums run in another order; on the tiny pair that is
+9e-7 in float32. Against it, the last bit of one bfloat16 weight of the final norm is 3e-4 there, rope at
+theta 12000 for 10000 is 5e-2, and a wrong residual or feedback is 0.8.
 """
 
 MIN_DEPTH = 3

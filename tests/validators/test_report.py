@@ -1,0 +1,143 @@
+"""The report's models, its page and its text."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from pydantic import ValidationError
+
+from eagle3_interop.schemas.findings import Finding
+from eagle3_interop.schemas.report import (
+    AcceptanceReport,
+    AgainstReport,
+    FirstDifference,
+    Gate,
+    LogitsReport,
+    Report,
+    SweepRow,
+)
+from eagle3_interop.validators import render
+from eagle3_interop.validators.drafting import Shape
+from eagle3_interop.validators.page import page
+from eagle3_interop.validators.sweep import grid
+
+NASTY = "<script>alert('x')</script> & \"quoted\""
+COUNTERS = {
+    "accept_length": 2.5, "interval": (2.25, 2.75), "drafts": 100, "accepted": 150,
+    "per_position": (80, 50, 20), "num_draft_tokens": 3, "tree": None, "tokens": 250,
+}  # fmt: skip
+
+
+def acceptance(**changes):
+    return AcceptanceReport(**COUNTERS | changes)
+
+
+@pytest.fixture
+def report():
+    against = AgainstReport(
+        source=NASTY,
+        layout="sglang",
+        acceptance=acceptance(accept_length=2.75),
+        logits=LogitsReport(
+            max_abs_diff=0.5, mean_abs_diff=0.1, top1_agreement=0.9, kl=(0.1, 0.2), positions=9
+        ),
+        first_difference=FirstDifference(
+            stage="residual", step=1, max_abs_diff=0.25, largest=3.0, prompt=0, meaning=NASTY
+        ),
+        differences={"residual": ("raw", NASTY)},
+        tensors={"fc.weight": "different"},
+    )
+    tree = {"tree": (3, 2, 6), "accept_length": 3.0}
+    return Report(
+        verdict="fail",
+        gates=(Gate(name="logits-agree", wanted=1e-4, got=0.5, passed=False),),
+        findings=(Finding(code="recognised", severity="note", where=NASTY, message=NASTY),),
+        acceptance=acceptance(),
+        against=against,
+        sweep=(
+            SweepRow(**COUNTERS, speedup=1.5),
+            SweepRow(**COUNTERS | tree, speedup=1.75, best=True),
+        ),
+        sampling={"temperature": 1.0, "accept_length": 2.0, "probabilistic_accept_length": 2.5},
+        environment={
+            "draft": {"path": NASTY, "layout": "vllm"}, "target": {"path": "org/target"},
+            "device": "cpu", "dtype": "float32", "prompts": {"count": 2}, "end_of_sequence": "ignored",
+        },
+    )  # fmt: skip
+
+
+def test_the_report_survives_json(report):
+    assert Report.model_validate_json(report.model_dump_json()) == report
+
+
+def test_nobody_adds_a_key(report):
+    content = report.model_dump(mode="json")
+    with pytest.raises(ValidationError, match="another"):
+        Report.model_validate(content | {"another": 1})
+    with pytest.raises(ValidationError, match="frozen"):
+        report.verdict = "pass"
+
+
+class Balanced(HTMLParser):
+    """Fails on a tag that is closed twice or never."""
+
+    VOID = frozenset({"meta", "br", "line", "rect", "circle", "polyline"})
+
+    def __init__(self):
+        super().__init__()
+        self.open = []
+
+    def handle_starttag(self, tag, _attributes):
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, _attributes):
+        assert tag in self.VOID
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_alone(report):
+    content = page(report, (0.9, 0.8, 0.7))
+    parser = Balanced()
+    parser.feed(content)
+    assert parser.open == []
+    assert "prefers-color-scheme: dark" in content
+    assert not re.search(r"https?://|<script|<link|url\(|@import|src=", content)
+    assert content.count("<svg") == 2
+    assert content.index("<h1>Failed</h1>") < content.index("<svg")
+    assert "residual" in content
+
+
+def test_a_page_without_gates_says_so(report):
+    bare = report.model_copy(
+        update={"gates": (), "against": None, "sweep": None, "sampling": None, "verdict": "pass"}
+    )
+    assert "Measured; no gate ran" in page(bare)
+    assert "no gate ran" in render.verdict(bare).plain
+
+
+def test_the_text_tells_the_same(report, capsys):
+    render.show(report)
+    text = capsys.readouterr().out
+    for word in (
+        "2.500",
+        "80.0%",
+        "the networks part at: residual",
+        "1.75",
+        "✗ logits-agree",
+        "FAIL",
+    ):
+        assert word in text
+    assert json.dumps(NASTY)[1:5] in text
+
+
+def test_a_sweep_is_one_that_sglang_runs():
+    shapes = grid(Shape.chain(12))
+    assert len(set(shapes)) == len(shapes)
+    assert all(shape.checked() for shape in shapes)
+    assert Shape.chain(12) in shapes
+    assert {shape.topk for shape in shapes} == {1, 2, 4, 8}
