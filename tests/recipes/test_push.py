@@ -1,8 +1,12 @@
 """Pushing with the real client to a Hub on loopback: what arrives, what is refused, what failures say."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from hashlib import sha256
+from subprocess import PIPE
 
 import numpy as np
 import pytest
@@ -284,6 +288,29 @@ def test_an_interrupted_push_sends_the_rest_only(hub, checkpoint, report, push):
     assert push(checkpoint, report(checkpoint)).exit_code == 0
     assert arrived.isdisjoint(r.path for r in hub.requests(LFS_PUT))
     assert len(hub.repos["org/draft"].messages) == 2
+
+
+def test_a_killed_push_sends_the_rest_only(hub, server, checkpoint, report, push, tmp_path):
+    path = report(checkpoint)
+    code = "from eagle3_interop.recipes.push import main; main()"
+    environment = os.environ | {
+        "HF_ENDPOINT": server.url,
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HOME": str(tmp_path / "hf-home"),
+    }
+    words = [sys.executable, "-c", code, str(checkpoint), "--repo-id", "org/draft"]
+    process = subprocess.Popen(
+        [*words, "--report", str(path)], env=environment, stdout=PIPE, stderr=PIPE
+    )
+    hub.before("^POST /lfs/.*/verify", process.kill)
+    process.communicate()
+    assert process.returncode < 0
+    assert list(hub.files("org/draft")) == [".gitattributes"]
+    arrived = {request.path for request in hub.requests(LFS_PUT)}
+    assert arrived
+    hub.log.clear()
+    assert push(checkpoint, path).exit_code == 0
+    assert arrived.isdisjoint(request.path for request in hub.requests(LFS_PUT))
 
 
 def test_a_lost_answer_to_the_commit_makes_no_second_one(hub, checkpoint, report, push):
