@@ -309,14 +309,14 @@ PROSE = st.text(st.characters(codec="utf-8", exclude_characters="\r\x00"), max_s
 
 
 @given(before=PROSE, after=PROSE)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_all_around_the_section_is_kept_to_the_byte(before, after):
     text = f"{before}{BEGIN}\nold\n{END}{after}"
     assert card.with_section(text, "new") == f"{before}{BEGIN}\nnew\n{END}{after}"
 
 
 @given(PROSE)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_section_is_added_once_and_then_replaced(text):
     once = card.with_section(text, "one")
     assert once.startswith(text.rstrip())

@@ -22,11 +22,6 @@ SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scrip
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", README, re.DOTALL | re.MULTILINE))
 VARIABLES = re.search(r"```bash\n(.*?)```", README, re.DOTALL)[1]
 
-needs_diagnose = pytest.mark.xfail(
-    "eagle3-diagnose" not in SCRIPTS, reason="eagle3-diagnose is not written yet", strict=True
-)
-
-
 def blocks(section, language="bash"):
     return re.findall(rf"```{language}\n(.*?)```", SECTIONS[section], re.DOTALL)
 
@@ -128,7 +123,6 @@ def test_diagnose_begins_with_the_command_and_the_folder(bash):
     assert "serve-algorithm" in done.stdout + done.stderr
 
 
-@needs_diagnose
 def test_diagnose_asks_the_weights(bash, workshop):
     done = bash(VARIABLES + blocks("Diagnose a slow draft")[1])
     assert done.returncode in (0, 1), done.stderr
