@@ -29,6 +29,7 @@ header.none h1 { color: var(--bad); }
 .key i { display: inline-block; width: 14px; height: 14px; border-radius: 4px; margin: 0 6px -2px 0; }
 .key span { margin-right: 20px; }
 tr.mark td { font-weight: 650; }
+td.number { white-space: nowrap; }
 """
 
 _WORDS = {
@@ -188,8 +189,9 @@ def _heat_row(
 def _candidates(found: Sequence[Row]) -> str:
     head = "".join(f"<th>{name}</th>" for name in ("score", "gain", "accept length", "wiring"))
     body = "".join(
-        f'<tr class="{"mark" if row.mark else ""}"><td>{row.score:.3f}</td><td>{row.gain}</td>'
-        f"<td>{row.length}</td><td>{escape(row.text)}</td></tr>"
+        f'<tr class="{"mark" if row.mark else ""}"><td>{row.score:.3f}</td>'
+        f'<td class="number">{row.gain}</td><td class="number">{row.length}</td>'
+        f"<td>{escape(row.text)}</td></tr>"
         for row in found
     )
     return (

@@ -8,12 +8,12 @@ The two alternate until neither improves.
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from eagle3_interop.schemas.draft import default_taps
 from eagle3_interop.validators.scoring import Evaluator
-from eagle3_interop.validators.wiring import STREAM, Wiring
+from eagle3_interop.validators.wiring import STREAM, USUAL, Wiring, cost, distance
 
 COARSE = 24
 """Depths that a block's search visits one by one; deeper targets are visited in strides first."""
@@ -23,6 +23,12 @@ STARTS = 3
 
 PAIRED = 6
 """Flag changes, the least bad ones, that are also tried two at a time."""
+
+TINY = 0.002
+"""Nats that a change must gain to be followed."""
+
+EQUAL = 0.01
+"""Nats, over all depths, below which a difference is none."""
 
 Progress = Callable[[int], None]
 
@@ -52,7 +58,7 @@ class Search:
     trials: set[Wiring] = field(default_factory=set)
 
     def run(self) -> list[Wiring]:
-        """All wirings that were scored over all depths, the best first."""
+        """The wiring that fits best, then what is worth comparing with it."""
         try:
             self._run()
             self.finished = True
@@ -61,23 +67,73 @@ class Search:
         return self.ranked()
 
     def ranked(self) -> list[Wiring]:
-        """What was scored over all depths so far, by this search, the best first."""
-        known = self.evaluator.known_deep()
-        mine = [wiring for wiring in known if wiring in self.trials]
-        return sorted(mine, key=lambda wiring: known[wiring])
+        """What was scored over all depths so far, by this search.
+
+        The best first, in its simplest form; then what differs from it in one point, then the rest, each by
+        its score.
+        """
+        known = self._scored()
+        if not known:
+            return [self.configured]
+        best = self._simplest(min(known, key=known.__getitem__), known)
+        return sorted(known, key=lambda one: (min(distance(one, best), 2), known[one]))
+
+    def _scored(self) -> dict[Wiring, float]:
+        found = self.evaluator.known_deep()
+        return {wiring: found[wiring] for wiring in self.trials if wiring in found}
+
+    def _simplest(self, best: Wiring, known: dict[Wiring, float]) -> Wiring:
+        """Of all that fit as well, the one with the fewest changes and oddities."""
+        limit = known[best] + EQUAL / 2
+        fitting = [wiring for wiring, score in known.items() if score <= limit]
+        return min(fitting, key=lambda one: (cost(one, self.configured), known[one]))
 
     def _run(self) -> None:
         self.deep(self.configured)
-        bases = [self._taps_from_conventions(), self.configured]
-        best = self._flags(bases)
+        best = self._flags([self._taps_from_conventions(), self.configured])
         for _ in range(4):
-            moved = self._taps(best)
-            moved = self._reads(moved)
-            improved = self._flags([min(best, moved, key=self.deep)])
-            improved = self._neighbours(improved)
-            if self.deep(improved) >= self.deep(best):
+            moved = self._reads(self._taps(best))
+            improved = self._neighbours(self._flags([self._better(best, [moved], self.deep)]))
+            if self.deep(improved) > self.deep(best) - TINY:
                 break
             best = improved
+        best = self._simplify(best)
+        for wiring in self._singles(best):
+            self.deep(wiring)
+        self._neighbours(best)
+
+    def _simplify(self, best: Wiring) -> Wiring:
+        """Take back, one by one, what does not make the fit better."""
+        limit = self.deep(best) + EQUAL / 2
+        while True:
+            simpler = [
+                wiring
+                for wiring in self._undone(best)
+                if cost(wiring, self.configured) < cost(best, self.configured)
+                and self.deep(wiring) <= limit
+            ]
+            if not simpler:
+                return best
+            best = min(simpler, key=lambda one: (cost(one, self.configured), self.deep(one)))
+
+    def _undone(self, wiring: Wiring) -> Iterator[Wiring]:
+        """The wiring with one change taken back, or one oddity made usual."""
+        for name, value in self.configured.flags:
+            usual = USUAL.get(name, value)
+            for other in {value, usual} - {wiring.flag(name)}:
+                if other in self.evaluator.subject.options.get(name, ()):
+                    yield wiring.with_flag(name, other)
+        places = list(zip(self.configured.taps, self.configured.reads, strict=True))
+        for block, place in enumerate(places):
+            yield wiring.with_block(block, *place)
+            yield wiring.with_block(block, wiring.taps[block], STREAM)
+        yield replace(wiring, reads=(STREAM,) * len(places))
+
+    @staticmethod
+    def _better(best: Wiring, others: Iterable[Wiring], score: Callable[[Wiring], float]) -> Wiring:
+        """The best of the others if it is clearly better."""
+        found = min(others, key=score, default=best)
+        return found if score(found) < score(best) - TINY else best
 
     # Scores, watched by the clock.
 
@@ -180,13 +236,10 @@ class Search:
             read for tap in range(streams.depth + 1) for read in streams.reads(tap)
         )
         for read in kinds:
-            if read == STREAM:
-                continue
-            alike = wiring
-            for block, tap in enumerate(wiring.taps):
-                if read in streams.reads(tap):
-                    alike = alike.with_block(block, tap, read)
-            best = min(best, alike, self._taps(alike), key=self.sieve)
+            fitting = [read if read in streams.reads(tap) else STREAM for tap in wiring.taps]
+            alike = replace(wiring, reads=tuple(fitting))
+            if alike != wiring:
+                best = self._better(best, [alike, self._taps(alike)], self.sieve)
         for block in range(len(best.taps)):
             tap = best.taps[block]
             moves = [
@@ -195,7 +248,7 @@ class Search:
                 if 0 <= near <= streams.depth
                 for read in streams.reads(near)
             ]
-            best = min([best, *moves], key=self.sieve)
+            best = self._better(best, moves, self.sieve)
         return best
 
     def _neighbours(self, wiring: Wiring) -> Wiring:
@@ -215,11 +268,12 @@ class Search:
         best = min(bases, key=self.deep)
         for base in bases:
             singles = sorted(self._singles(base), key=self.deep)
-            pairs = list(self._pairs(base, singles[:PAIRED]))
-            best = min([best, *singles, *pairs], key=self.deep)
+            felt = [one for one in singles if abs(self.deep(one) - self.deep(base)) > TINY]
+            pairs = self._pairs(base, felt[:PAIRED])
+            best = self._better(best, [*singles, *pairs], self.deep)
         while True:
-            better = min([best, *self._singles(best)], key=self.deep)
-            if self.deep(better) >= self.deep(best):
+            better = self._better(best, self._singles(best), self.deep)
+            if better == best:
                 return best
             best = better
 

@@ -6,13 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from eagle3_interop.validators.scoring import Evaluator, Result
-from eagle3_interop.validators.search import COARSE, Progress, Search
-from eagle3_interop.validators.wiring import STREAM, Wiring
+from eagle3_interop.validators.search import COARSE, EQUAL, Progress, Search
+from eagle3_interop.validators.wiring import STREAM, Wiring, cost
 
 Verdict = Literal["configured-is-best", "better-wiring", "no-match"]
-
-EQUAL = 0.01
-"""Nats, over all depths, below which a difference is none."""
 
 NO_MATCH = 1.1
 """Accept length up to which a draft drafts nothing."""
@@ -31,7 +28,7 @@ class Diagnosis:
     Attributes:
         verdict: of the three.
         configured: as the config says; None where it says nothing that can be run.
-        best: the wiring that fits best; of equals, the one with the fewest changes.
+        best: the wiring that fits best; of equals, the simplest.
         equivalent: others that the texts cannot tell from it.
         candidates: all that were scored on all texts, the best first.
         tried: wirings scored at any level.
@@ -108,7 +105,7 @@ def diagnose(
     end = None if budget is None else began + budget
     deadline = None if budget is None else began + budget * (1 - RESERVE)
     search = Search(evaluator, configured, deadline, progress)
-    ranked = search.run() or [configured]
+    ranked = search.run()
     results = _results(evaluator, [configured, *ranked[: SHOWN + 1]], end)
     results.sort(key=lambda one: one.score)
     mine = next(one for one in results if one.wiring == configured)
@@ -144,33 +141,24 @@ def _choose(
 ) -> tuple[Result, list[Result]]:
     """The best wiring, and those that cannot be told from it.
 
-    Of equals the configured one is best, else the one that changes least.
+    Of equals the configured one is best, else the one with the fewest changes and oddities.
     """
     lowest = results[0]
-    equals = [one for one in results if _equal(one, lowest, seed)]
+    equals = [one for one in results if indistinguishable(one, lowest, seed)]
     if known and configured in equals:
         best = configured
     else:
-        best = min(equals, key=lambda one: (_distance(one.wiring, configured.wiring), one.score))
-    others = [one for one in results if one is not best and _equal(one, best, seed)]
+        best = min(equals, key=lambda one: (cost(one.wiring, configured.wiring), one.score))
+    others = [one for one in results if one is not best and indistinguishable(one, best, seed)]
     return best, others
 
 
-def _equal(one: Result, other: Result, seed: int) -> bool:
+def indistinguishable(one: Result, other: Result, seed: int = 0) -> bool:
+    """Whether two scores differ by next to nothing, or by no more than chance over prompts."""
     if one is other or abs(one.gain(other)) < EQUAL:
         return True
     low, high = one.gain_interval(other, seed)
     return low <= 0 <= high
-
-
-def _distance(one: Wiring, other: Wiring) -> int:
-    """Blocks and flags in which two wirings differ; an unusual read counts more than a tap."""
-    blocks = sum(a != b for a, b in zip(one.taps, other.taps, strict=True))
-    reads = sum(a != b for a, b in zip(one.reads, other.reads, strict=True))
-    odd = sum(read != STREAM for read in one.reads)
-    return (
-        blocks + 2 * reads + odd + sum(a != b for a, b in zip(one.flags, other.flags, strict=True))
-    )
 
 
 def _verdict(best: Result, configured: Result, known: bool, constant: float) -> Verdict:

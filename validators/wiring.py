@@ -45,6 +45,18 @@ FLAGS = {
 }
 """Every flag, and what it says."""
 
+USUAL = {
+    "head_norm": "on",
+    "embedding_scale": "raw",
+    "order": "embedding-hidden",
+    "shift": "0",
+    "map": "offset",
+    "hidden_norms": "one",
+    "entry_norms": "as-named",
+    "later_norms": "as-named",
+}
+"""What every engine computes; other values are some trainer's."""
+
 
 @dataclass(frozen=True)
 class Wiring:
@@ -93,6 +105,20 @@ class Wiring:
     def report(self) -> dict[str, Any]:
         """Taps and flags as the JSON has them; ``reads`` stands among the flags."""
         return {"taps": list(self.taps), "flags": {**dict(self.flags), "reads": list(self.reads)}}
+
+
+def distance(one: Wiring, other: Wiring) -> int:
+    """Blocks and flags in which two wirings differ."""
+    places = zip(one.taps, one.reads, other.taps, other.reads, strict=True)
+    blocks = sum((a, b) != (c, d) for a, b, c, d in places)
+    return blocks + sum(a != b for a, b in zip(one.flags, other.flags, strict=True))
+
+
+def cost(wiring: Wiring, configured: Wiring) -> int:
+    """How much a wiring asks to be believed: its changes, and what no engine computes."""
+    odd = sum(read != STREAM for read in wiring.reads)
+    odd += sum(value != USUAL.get(name, value) for name, value in wiring.flags)
+    return distance(wiring, configured) + odd
 
 
 @dataclass(frozen=True)
