@@ -93,6 +93,8 @@ def push(
     text, notes, contents = _contents(bundle, place, read, allow, plot, client, remote)
     pushed = hub.commit(client, place, remote, contents, _description(read))
     hub.read_back(client, place.repo_id, pushed.commit, contents, digests, bundle.checkpoint)
+    if place.create_pr and pushed.pull_request is None:
+        notes = (*notes, "nothing differs from what is there: no pull request was opened.")
     return Outcome(digests, bundle.left, text, notes, pushed)
 
 

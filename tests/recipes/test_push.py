@@ -169,6 +169,14 @@ def test_a_pull_request_leaves_the_branch_alone(hub, checkpoint, report, push):
     assert hub.requests("^POST /api/repos/create") == []
 
 
+def test_a_pull_request_about_nothing_is_not_opened(hub, checkpoint, report, push):
+    assert push(checkpoint, report(checkpoint)).exit_code == 0
+    result = push(checkpoint, report(checkpoint), "--create-pr")
+    assert result.exit_code == 0
+    assert "no pull request was opened" in result.stderr
+    assert hub.repos["org/draft"].pull_requests == 0
+
+
 def test_a_pull_request_needs_a_repository(hub, checkpoint, report, push):
     result = push(checkpoint, report(checkpoint), "--create-pr")
     assert result.exit_code == 4
