@@ -22,6 +22,7 @@ SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scrip
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", README, re.DOTALL | re.MULTILINE))
 VARIABLES = re.search(r"```bash\n(.*?)```", README, re.DOTALL)[1]
 
+
 def blocks(section, language="bash"):
     return re.findall(rf"```{language}\n(.*?)```", SECTIONS[section], re.DOTALL)
 
