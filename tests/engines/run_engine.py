@@ -4,9 +4,9 @@
     python tests/engines/run_engine.py RIG --output RESULT.json < REQUEST.json
 
 RIG is one of ``vllm``, ``sglang``, ``vllm-draft-class``, ``sglang-draft-class``,
-``speculators-class``. An engine may take its caller down or hang, so it runs as a process group of
-its own with a time limit. On failure the exit code is 1 and the last lines of the engine's log are
-on stderr.
+``sglang-capture-rules``, ``speculators-class``. An engine may take its caller down or hang, so it
+runs as a process group of its own with a time limit. On failure the exit code is 1 and the last
+lines of the engine's log are on stderr.
 """
 
 import argparse
@@ -61,6 +61,7 @@ RIGS = {
     "sglang": Rig("sglang", "sglang_run.py", SGLANG),
     "vllm-draft-class": Rig("vllm", "vllm_draft_class.py", VLLM),
     "sglang-draft-class": Rig("sglang", "sglang_draft_class.py", SGLANG),
+    "sglang-capture-rules": Rig("sglang", "sglang_capture_rules.py", SGLANG),
     "speculators-class": Rig("speculators", "speculators_class.py"),
 }
 

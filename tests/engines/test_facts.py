@@ -1,0 +1,241 @@
+"""What the conversions take for granted of the frameworks, each shown by running it where that is cheap."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import random_drafts
+import run_engine
+import test_classes
+import trained
+from matrix import HOLDS, Matrix
+from random_drafts import Spec
+
+from eagle3_interop.schemas.sglang import ids_to_taps
+
+pytestmark = pytest.mark.engine
+
+MODEL_TYPES = {
+    "deepseek_v2.DeepseekV2ForCausalLM": "deepseek_v2",
+    "glm4_moe_lite.Glm4MoeLiteForCausalLM": "glm4_moe_lite",
+    "gpt_oss.GptOssForCausalLM": "gpt_oss",
+    "minimax_m3_vl.MiniMaxM3SparseForConditionalGeneration": "minimax_m3_vl",
+}
+"""Classes with a rule or a default of their own; every other one has the plain rule."""
+
+DEPTH = 12
+LISTS = ([0, 2, 4], [1, 3, 5], [2, 4, 8], [3, 5, 12], [2, 4, 12], [5, 6, 7, 8])
+
+
+def test_every_target_class_of_sglang_reads_ids_as_we_do(matrix: Matrix) -> None:
+    cases = [{"ids": ids, "layers": DEPTH} for ids in (*LISTS, None)]
+    answer = run_engine.run_engine("sglang-capture-rules", {"cases": cases})
+    *lists, defaults = answer["cases"]
+    assert MODEL_TYPES.keys() <= defaults.keys()
+    plain = 0
+    for ids, classes in zip(LISTS, lists, strict=True):
+        for name, layers in classes.items():
+            if layers == ["handed on", ids]:
+                continue  # a wrapper: its language model's class translates
+            found = layers[1] if layers[0] == "handed on" else layers
+            assert found == ids_to_taps(ids, MODEL_TYPES.get(name), DEPTH), (name, ids, layers)
+    for name, layers in defaults.items():
+        if layers[0] == "handed on" and layers[1] is None:
+            continue
+        found = layers[1] if layers[0] == "handed on" else layers
+        late = name.startswith("minimax_m3_vl.")
+        assert found == ([3, 7, 10] if late else [2, 6, 9]), name
+        plain += name not in MODEL_TYPES
+    fact = (
+        "ids of deepseek_v2 and glm4_moe_lite: taps unless the first is 1; gpt_oss: taps if the largest is "
+        f"L; the {plain} other target classes: id + 1; minimax_m3_vl: a default one layer later"
+    )
+    detail = f"ran: the method of {len(defaults)} classes, {len(LISTS)} lists and none"
+    matrix.record("facts", fact, "SGLang", HOLDS, detail, sglang=answer["version"])
+
+
+Change = Callable[[dict[str, Any]], None]
+
+
+class Folders:
+    """Folders that are run together, in one process a framework."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.grid = root, test_classes.Grid()
+        self._jobs: dict[str, list[tuple[Path, Path]]] = {}
+        self._inputs: dict[int, Path] = {}
+
+    def add(
+        self,
+        engine: str,
+        name: str,
+        spec: Spec,
+        layout: str,
+        config: Change = lambda _: None,
+        tensors: Change = lambda _: None,
+    ) -> None:
+        """A hand-written draft, changed, for one class to run."""
+        path = self.root / f"{name}.source"
+        source = random_drafts.write(spec, layout, path, trained.TARGET)
+        folder = trained.changed(source, self.root / name, config, tensors)
+        taps = max(1, len(spec.taps))
+        if taps not in self._inputs:
+            inputs = self.root / f"{taps}.inputs.safetensors"
+            self._inputs[taps] = test_classes.write_inputs(inputs, spec)
+        self._jobs.setdefault(engine, []).append((folder, self._inputs[taps]))
+
+    def run(self) -> None:
+        for engine, folders in self._jobs.items():
+            test_classes.run(engine, folders, self.grid, self.root)
+
+    def logits(self, engine: str, name: str) -> Any:
+        return self.grid.found[engine, self.root / name]
+
+    def equal(self, engine: str, one: str, other: str) -> bool:
+        """Whether two folders are one network to a class."""
+        first, second = self.logits(engine, one), self.logits(engine, other)
+        if isinstance(first, str) or isinstance(second, str):
+            raise AssertionError(f"{one}: {first}\n{other}: {second}")  # noqa: TRY004
+        return test_classes.difference(first, second, test_classes.STEPS) < test_classes.TOLERANCE
+
+
+def pop(*keys: str) -> Change:
+    return lambda values: [values.pop(key) for key in keys] and None
+
+
+def drop(*parts: str) -> Change:
+    def change(tensors: dict[str, Any]) -> None:
+        for name in [name for name in tensors if any(part in name for part in parts)]:
+            del tensors[name]
+
+    return change
+
+
+def stock(config: dict[str, Any]) -> None:
+    config["architectures"] = ["LlamaForCausalLMEagle3"]
+
+
+def negate_fc(tensors: dict[str, Any]) -> None:
+    tensors["fc.weight"] = np.ascontiguousarray(-tensors["fc.weight"])
+
+
+def unsaid(value: bool) -> Spec:
+    return Spec(flags={"norm_before_residual": value})
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    this = Folders(tmp_path_factory.mktemp("facts"))
+    for layout in ("speculators", "vllm"):
+        for value in (True, False):
+            this.add("vllm", f"{layout}-{value}", unsaid(value), layout)
+        absent = pop("norm_before_residual")
+        this.add("vllm", f"{layout}-absent", unsaid(True), layout, absent)
+    four = Spec(taps=(1, 2, 4, 5))
+    this.add("vllm", "four-taps", four, "vllm")
+    this.add("vllm", "four-taps-uncounted", four, "vllm", pop("num_aux_hidden_states"))
+    this.add("sglang", "plain", Spec(), "sglang")
+    this.add("sglang", "flag", unsaid(True), "sglang")
+    this.add("sglang", "own-table", Spec(own_embeddings=True), "sglang")
+    this.add(
+        "sglang", "no-table", Spec(own_embeddings=True), "sglang", tensors=drop("embed_tokens")
+    )
+    biased = Spec(decoder={"attention_bias": True}, biases=(*random_drafts.QKV, "o_proj"))
+    qkv = tuple(f"{part}.bias" for part in random_drafts.QKV)
+    this.add("sglang", "biases", biased, "sglang")
+    this.add("sglang", "o-bias", biased, "sglang", tensors=drop(*qkv))
+    qwen3 = Spec(kind="qwen3")
+    this.add("sglang", "qk-norms", qwen3, "sglang")
+    this.add("sglang", "no-qk-norms", qwen3, "sglang", tensors=drop("q_norm", "k_norm"))
+    two = Spec(layers=2)
+    shallow = lambda config: config.update(num_hidden_layers=1)  # noqa: E731
+    this.add("sglang", "layer-beyond", two, "sglang", shallow)
+    this.add("sglang", "no-layer-beyond", two, "sglang", shallow, drop("layers.1."))
+    windowed = Spec(decoder=random_drafts.SLIDING)
+    this.add("sglang", "window", windowed, "sglang")
+    this.add("sglang", "no-window", windowed, "sglang", pop("sliding_window", "layer_types"))
+    one = Spec(taps=(5,))
+    this.add("sglang", "one-tap", one, "sglang")
+    this.add("sglang", "one-tap-negated", one, "sglang", tensors=negate_fc)
+    this.add("sglang", "three-taps-negated", Spec(), "sglang", tensors=negate_fc)
+    this.run()
+    return this
+
+
+SAME = {
+    "a speculators folder without `norm_before_residual` is read as true": (
+        "vllm", "speculators-absent", "speculators-True", "speculators-False",
+    ),
+    "a flat folder without `norm_before_residual` is read as false": (
+        "vllm", "vllm-absent", "vllm-False", "vllm-True",
+    ),
+    "`norm_before_residual` is ignored": ("sglang", "flag", "plain", None),
+    "the draft's embeddings are replaced by the target's": ("sglang", "own-table", "no-table", None),
+    "q/k/v biases are dropped without a word": ("sglang", "biases", "o-bias", None),
+    "q/k norms are dropped without a word": ("sglang", "qk-norms", "no-qk-norms", None),
+    "layers beyond num_hidden_layers are dropped without a word": (
+        "sglang", "layer-beyond", "no-layer-beyond", None,
+    ),
+    "a sliding window in the config is ignored": ("sglang", "window", "no-window", None),
+    "with one tap and equal widths fc is skipped": ("sglang", "one-tap", "one-tap-negated", None),
+}  # fmt: skip
+"""Fact: framework, a folder, another that is the same network to it, and one that is not."""
+
+
+@pytest.mark.parametrize("fact", SAME)
+def test_two_folders_are_one_network(fact: str, folders: Folders, matrix: Matrix) -> None:
+    engine, one, same, other = SAME[fact]
+    assert folders.equal(engine, one, same)
+    if other is not None:
+        assert not folders.equal(engine, one, other)
+    _held(matrix, folders, fact, engine, "ran: its draft class gives the same logits")
+
+
+def test_sglang_applies_fc_where_it_is_wider(folders: Folders) -> None:
+    """The control of the row above."""
+    assert not folders.equal("sglang", "plain", "three-taps-negated")
+
+
+def test_vllm_sizes_fc_from_its_own_key(folders: Folders, matrix: Matrix) -> None:
+    assert not isinstance(folders.logits("vllm", "four-taps"), str)
+    said = folders.logits("vllm", "four-taps-uncounted")
+    assert isinstance(said, str), "four top-level ids alone were enough"
+    fact = "fc of the llama class is sized by `num_aux_hidden_states`, not by top-level ids"
+    _held(matrix, folders, fact, "vllm", "ran: four ids and no such key fail to load")
+
+
+def _held(matrix: Matrix, folders: Folders, fact: str, engine: str, how: str) -> None:
+    title = {"vllm": "vLLM", "sglang": "SGLang"}[engine]
+    matrix.record("facts", fact, title, HOLDS, how, **{engine: folders.grid.versions[engine]})
+
+
+@pytest.mark.conformance
+def test_vllm_takes_nested_ids_as_they_are(tmp_path: Path, matrix: Matrix) -> None:
+    """A flat file with ids in eagle_config alone, as SGLang's are: not shifted."""
+    folder = trained.convert(trained.source("plain"), "vllm", tmp_path)
+
+    def nest(config: dict[str, Any]) -> None:
+        ids = config.pop("eagle_aux_hidden_state_layer_ids")
+        config["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": ids}
+
+    found = trained.generate("vllm", trained.changed(folder, tmp_path / "nested", nest))
+    wanted = trained.counters(trained.expected(trained.source("plain"), "speculators"))
+    assert found["aux_layers"] == [1, 3, 5]
+    assert trained.counters(found) == wanted
+    fact = "ids in `eagle_config` alone are fed as they are, not shifted"
+    matrix.record("facts", fact, "vLLM", HOLDS, "ran: whole engine", vllm=found["version"])
+
+
+@pytest.mark.conformance
+def test_sglang_ignores_ids_at_the_top(tmp_path: Path, matrix: Matrix) -> None:
+    folder = trained.convert(trained.source("plain"), "sglang", tmp_path)
+    ids = {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
+    other = trained.changed(folder, tmp_path / "top", lambda config: config.update(ids))
+    found = trained.generate("sglang", other)
+    wanted = trained.counters(trained.expected(trained.source("plain"), "speculators"))
+    assert found["aux_layers"] == [1, 3, 5]
+    assert trained.counters(found) == wanted
+    fact = "ids at the top level are ignored"
+    matrix.record("facts", fact, "SGLang", HOLDS, "ran: whole engine", sglang=found["version"])
