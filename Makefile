@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install test demo lint types speculators docs bench clean
+.PHONY: help install test demo lint types speculators engines conformance docs bench clean
 
 help:  ## List the targets.
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -36,11 +36,18 @@ types: $(READY)  ## Check types.
 	mkdir -p build/types/eagle3_interop
 	for folder in convert recipes schemas validators; do \
 		ln -sfn "$(CURDIR)/$$folder" build/types/eagle3_interop/$$folder; done
+	ln -sfn "$(CURDIR)/convert/sglang_plugin" build/types/eagle3_interop/sglang_plugin
 	MYPYPATH=build/types $(BIN)/mypy convert recipes schemas validators
 
 speculators: $(READY)  ## Run the tests that the real speculators library judges.
 	EAGLE3_SPECULATORS_PYTHON="$$($(BIN)/python tests/engines/build_env.py speculators | tail -n 1)" \
 		$(BIN)/python -m pytest -m speculators
+
+engines: $(READY)  ## Run a fixed part of the conformance matrix in the real engines.
+	$(BIN)/python -m pytest -m 'engine and not conformance' tests/engines
+
+conformance: $(READY)  ## Run all of it (an hour), and write docs/conformance.md.
+	$(BIN)/python -m pytest -m engine tests/engines
 
 docs: $(READY)  ## Write the pages that are generated.
 	$(BIN)/python docs/findings.py
