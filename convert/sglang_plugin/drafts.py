@@ -72,7 +72,8 @@ class DraftLayer(LlamaDecoderLayer):  # type: ignore[misc]
         if not self.is_input_layer:
             del self.input_layernorm  # SGLang builds it for every layer and uses it in the first
         elif getattr(config, "norm_before_residual", False):
-            self.feature_norm, self.hidden_norm = self.hidden_norm, nn.Identity()
+            self.add_module("feature_norm", self.hidden_norm)
+            self.add_module("hidden_norm", nn.Identity())
 
     def _add_biases(self, prefix: str, *, output_bias: bool) -> None:
         attention = self.self_attn
@@ -111,6 +112,7 @@ class Eagle3LlamaForCausalLM(LlamaForCausalLMEagle3):  # type: ignore[misc]
 
     qk_norm = False
     output_bias = True
+    _draft_window_size: int | None
 
     def __init__(self, config: Any, quant_config: Any = None, prefix: str = "") -> None:  # noqa: ANN401
         """Build SGLang's draft, then its layers anew."""
@@ -136,7 +138,8 @@ class Eagle3LlamaForCausalLM(LlamaForCausalLMEagle3):  # type: ignore[misc]
     def _settle_window(self) -> None:
         """Tell the attention backend the window of the layers that have one, or take the server's."""
         layers = range(self.config.num_hidden_layers)
-        windows = {sliding_window(self.config, layer) for layer in layers} - {None}
+        found = {sliding_window(self.config, layer) for layer in layers}
+        windows = [window for window in found if window is not None]
         if windows and self._draft_window_size is not None:
             raise DraftCheckpointError(
                 "--speculative-draft-window-size was given, and this draft has the window that it was "
