@@ -23,6 +23,8 @@ from eagle3_interop.convert.strict import MAX_JSON_BYTES, parse_object, refusal
 Read = Callable[[int, int], bytes]
 """Bytes [start, stop) of a file; fewer where it ends early."""
 
+PAGE = 4096
+
 NUMPY: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(bool),
     "U8": np.dtype("<u1"),
@@ -109,13 +111,18 @@ def parse_header(read: Read, size: int, file: Path) -> Header:
 
 
 def format_header(
-    tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: Mapping[str, str]
+    tensors: Iterable[tuple[str, str, tuple[int, ...]]],
+    metadata: Mapping[str, str],
+    *,
+    phase: int | None = None,
 ) -> bytes:
     """The length and the header of a file whose tensors lie in this order.
 
     Args:
         tensors: name, dtype and shape of each.
         metadata: becomes ``__metadata__``; left out when empty.
+        phase: where in a page of `PAGE` bytes the first tensor shall begin, a multiple of 8; None
+            is anywhere.
 
     Returns:
         The bytes before the first tensor, a multiple of 8.
@@ -127,7 +134,7 @@ def format_header(
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [position, stop]}
         position = stop
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
+    text += b" " * (-len(text) % 8 if phase is None else (phase - 8 - len(text)) % PAGE)
     return struct.pack("<Q", len(text)) + text
 
 

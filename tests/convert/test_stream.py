@@ -448,3 +448,9 @@ def test_a_dtype_without_numbers_here_is_copied_and_never_computed_with(source, 
     assert (output / "model.safetensors").read_bytes().endswith(b"scales")
     with pytest.raises(Refused, match=dtype):
         stream.write(written(rewritten(scales, dtype="F32")), output, overwrite=True)
+
+
+def test_the_longest_run_keeps_its_place_in_the_page(stored, output):
+    stream.write(written(*(copied(stored[name], f"a.longer.{name}") for name in stored)), output)
+    for tensor in open_checkpoint(str(output)).stored.values():
+        assert tensor.start % 4096 == stored[tensor.name.removeprefix("a.longer.")].start % 4096
