@@ -69,17 +69,17 @@ class LogitsReport(_Part):
     """Logits of two checkpoints on the same features, token by token of the target's vocabulary.
 
     Attributes:
-        max_abs_diff: largest difference.
+        max_abs_diff: largest difference; None where a logit is not a number.
         mean_abs_diff: mean difference.
         top1_agreement: share of proposals that are equal.
         kl: by depth, the mean divergence of the checkpoint from the source.
         positions: start positions; each was run to every depth.
     """
 
-    max_abs_diff: float
-    mean_abs_diff: float
+    max_abs_diff: float | None
+    mean_abs_diff: float | None
     top1_agreement: float
-    kl: tuple[float, ...]
+    kl: tuple[float | None, ...]
     positions: int
 
 

@@ -1,5 +1,6 @@
 """Two checkpoints, each as its own framework reads it, on the same features of the same texts."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -114,12 +115,17 @@ class LogitComparison:
         """The figures, once all batches were added."""
         starts = max(self._starts, 1)
         return LogitsReport(
-            max_abs_diff=self.max_abs_diff,
-            mean_abs_diff=self._sum / max(self._values, 1),
+            max_abs_diff=finite(self.max_abs_diff),
+            mean_abs_diff=finite(self._sum / max(self._values, 1)),
             top1_agreement=self._agreed / (starts * self.depth),
-            kl=tuple(max(0.0, total / starts) for total in self._kl),
+            kl=tuple(finite(max(total / starts, 0.0)) for total in self._kl),
             positions=int(self._starts),
         )
+
+
+def finite(value: float) -> float | None:
+    """A number that JSON has, or None."""
+    return value if math.isfinite(value) else None
 
 
 def _align(ours: Network, theirs: Network) -> tuple[tuple[Tensor, Tensor] | None, int, int]:
@@ -214,7 +220,7 @@ def comparison_gates(
     yield Gate(
         name="logits-agree" if max_logit_diff is None else "max-logit-diff",
         wanted=limit,
-        got=comparison.max_abs_diff,
+        got=finite(comparison.max_abs_diff),
         passed=comparison.max_abs_diff <= limit,
     )
     counters = [(one.drafts, one.accepted, list(one.per_position)) for one in (theirs, ours)]

@@ -166,10 +166,10 @@ def _plots(
 def _against(against: AgainstReport) -> str:
     logits, part = against.logits, against.first_difference
     rows = [
-        ("largest logit difference", f"{logits.max_abs_diff:.4g}"),
-        ("mean logit difference", f"{logits.mean_abs_diff:.4g}"),
+        ("largest logit difference", number(logits.max_abs_diff)),
+        ("mean logit difference", number(logits.mean_abs_diff)),
         ("same token proposed", f"{100 * logits.top1_agreement:.3f} %"),
-        ("KL by depth", " ".join(f"{value:.3g}" for value in logits.kl)),
+        ("KL by depth", number(list(logits.kl))),
         ("start positions", f"{logits.positions:,}"),
     ]
     if part is not None:
@@ -249,7 +249,10 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) ->
 
 
 def _pairs(values: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(escape(key), f"<code>{escape(number(value))}</code>") for key, value in values.items()]
+    return [
+        (escape(key), f"<code>{escape('none' if value is None else number(value))}</code>")
+        for key, value in values.items()
+    ]
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -117,10 +117,10 @@ def rates(acceptance: AcceptanceReport) -> list[float]:
 def against_lines(against: AgainstReport) -> list[str]:
     """The comparison, in a few lines."""
     logits, part = against.logits, against.first_difference
-    kl = " ".join(f"{value:.2g}" for value in logits.kl)
+    kl = number(list(logits.kl))
     lines = [
         f"against {against.source} ({against.layout}): logits differ by at most "
-        f"{logits.max_abs_diff:.3g} (mean {logits.mean_abs_diff:.2g}), the same token "
+        f"{number(logits.max_abs_diff)} (mean {number(logits.mean_abs_diff)}), the same token "
         f"{100 * logits.top1_agreement:.2f} %, KL by depth {kl}, {logits.positions} positions"
     ]
     if part is not None:
@@ -205,4 +205,6 @@ def number(value: Any) -> str:  # noqa: ANN401
         return ", ".join(f"{key} {number(item)}" for key, item in value.items())
     if isinstance(value, list):
         return " ".join(map(number, value))
+    if value is None:
+        return "not a number"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -186,3 +186,5 @@ def test_not_a_number_never_passes(drafts, target, texts):
     )
     comparison, _ = compare(wrong, make(drafts), target, texts)
     assert not comparison.max_abs_diff <= comparison.limit
+    assert comparison.result().max_abs_diff is None
+    assert "NaN" not in comparison.result().model_dump_json()
