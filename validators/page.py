@@ -47,7 +47,7 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 .scroll { overflow-x: auto; }
 th, td { text-align: left; padding: 5px 14px 5px 0; border-top: 1px solid var(--line);
   vertical-align: top; overflow-wrap: anywhere; }
-td:first-child { min-width: 150px; }
+td:first-child { min-width: 180px; }
 td:first-child code { white-space: nowrap; }
 thead th { border-top: 0; color: var(--soft); font-weight: 500; }
 .figures td, .figures th { text-align: right; white-space: nowrap; padding: 5px 10px; }
