@@ -208,7 +208,7 @@ class Fit:
     def _head_from_embeddings(self) -> None:
         """A tied head is the table that SGLang really uses: the target's, where both are equally wide."""
         target = self.loaded.target
-        if self.draft.vocabulary.embeddings == "own":
+        if self.loaded.reading.draft.vocabulary.embeddings == "own":
             source = self.loaded.stored("embed_tokens.weight")
         elif target is not None and target.embedding is not None:
             source = target.embedding
@@ -222,22 +222,33 @@ class Fit:
         self.set_vocabulary(head="own")
 
     def settle_embeddings(self) -> None:
-        """Keep, or leave out, a stored table that SGLang never used."""
+        """Keep, leave out or fetch the embedding table, by whose it is and what the destination needs."""
         name = "embed_tokens.weight"
-        if name not in self.ops:
-            return
         same_width = self.draft.hidden_size == self.draft.target.hidden_size
         replaced = self.draft.vocabulary.embeddings == "target"
-        if replaced and self.loaded.own_embeddings:
+        if name in self.ops and replaced and self.loaded.own_embeddings:
             del self.ops[name]
             self.say("embeddings-left-out", name, "the target's counts, before and after.")
-        elif same_width and self.loaded.own_embeddings is None:
+        elif name in self.ops and same_width and self.loaded.own_embeddings is None:
             crosses = replaced != (self.destination in ("sglang", "universal"))
             if crosses and not self.draft.trains_embeddings:
                 message = "kept; whether it equals the target's is not known."
                 self.say("embeddings-unverified", name, message)
             if replaced and self.destination != "sglang":
                 self.set_vocabulary(embeddings="own")
+        if name not in self.ops and self.destination in ("speculators", "universal"):
+            self._embeddings_from_target(name)
+
+    def _embeddings_from_target(self, name: str) -> None:
+        """Write the target's table out: the library leaves an absent one uninitialised."""
+        target = self.loaded.target
+        if target is None or target.embedding is None:
+            message = "the table is the target's; speculators wants it in the file."
+            self.say("embeddings-need-target", name, message)
+            raise Refused(self.findings)
+        op = Rewrite(target.embedding, dtype=_SAFE[self.draft.dtype])
+        self.ops[name] = (op, "the target's table")
+        self.say("embeddings-from-target", name, f"copied from {target.embedding.name}.")
 
     def settle_maps(self, writing: Writing) -> None:
         """Bring d2t and t2d into the state that the destination's loader wants."""

@@ -343,7 +343,11 @@ CODES: dict[str, Code] = {
         "A head tied to the embeddings has a row for every target token, not for a reduced vocabulary.",
         "--set vocabulary.head=own if there is a head in the file.",
     ),
-    "target-embeddings": Code("note", "The embedding table is the target's."),
+    "target-embeddings": Code(
+        "warning",
+        "The embedding table is absent; readers disagree on what then counts.",
+        "Convert with --target, which writes it out.",
+    ),
     "embeddings-replaced": Code(
         "note", "SGLang uses the target's embedding table, not the stored one."
     ),
@@ -355,6 +359,16 @@ CODES: dict[str, Code] = {
     "embeddings-equal": Code("note", "The stored embedding table equals the target's."),
     "embeddings-left-out": Code(
         "note", "The stored table differs from the target's, which alone was ever used; left out."
+    ),
+    "embeddings-from-target": Code(
+        "note",
+        "The target's embedding table was written out, which the destination wants in the file.",
+    ),
+    "embeddings-need-target": Code(
+        "error",
+        "The embedding table is the target's, and speculators 0.9 on transformers 5 leaves an absent one "
+        "uninitialised instead of loading the verifier's.",
+        "Give --target, and the table is taken from there.",
     ),
     "own-embeddings": Code(
         "error", "The draft's own embedding table differs from the target's.", _PLUGIN
@@ -470,6 +484,18 @@ CODES: dict[str, Code] = {
         "of another text than the target would write.",
         "Generate them greedily with this very target, or leave completion_token_ids out.",
     ),
+    # A push.
+    "local-path": Code(
+        "error",
+        "A path of this machine stands in a config that is to be published.",
+        "Convert with --target-name ORG/NAME.",
+    ),
+    "other-weights": Code(
+        "error",
+        "The repository already holds weight files of another set.",
+        "Push into a repository of its own.",
+    ),
+    "broken-card": Code("error", "The model card cannot be understood.", "Correct README.md."),
     # A launch command.
     "serve-algorithm": Code(
         "error",

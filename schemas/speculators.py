@@ -255,7 +255,8 @@ def _vocabulary(
     mapped, maps = resolve_map(reader, size, parsed.vocab_size, trainer_sorts=True)
     own = "embed_tokens.weight" in reader.names
     if not own:
-        reader.say("target-embeddings", "embed_tokens.weight", "absent: loaded from the verifier.")
+        message = "absent: vLLM shares the target's table, the library leaves it uninitialised."
+        reader.say("target-embeddings", "embed_tokens.weight", message)
     vocabulary = Vocabulary(
         target_size=parsed.vocab_size,
         draft_size=size,

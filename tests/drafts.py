@@ -57,18 +57,22 @@ def common_tensors(blocks: int = BLOCKS, target_width: int = H) -> Tensors:
 
 
 def flat_tensors(
-    layers: int = 1, prefix: str = "midlayer.", later_norm: str = "hidden_norm"
+    layers: int = 1,
+    prefix: str = "midlayer.",
+    later_norm: str = "hidden_norm",
+    *,
+    embeddings: bool = True,
 ) -> Tensors:
     tensors = common_tensors() | layer_tensors(prefix) | maps()
+    if embeddings:
+        tensors["embed_tokens.weight"] = random((V, H), 4)
     for layer in range(1, layers):
         tensors |= layer_tensors(f"layers.{layer}.", layer, later_norm)
     return tensors
 
 
 def speculators_tensors(layers: int = 1) -> Tensors:
-    return flat_tensors(layers, "layers.0.", "input_layernorm") | {
-        "embed_tokens.weight": random((V, H), 4)
-    }
+    return flat_tensors(layers, "layers.0.", "input_layernorm")
 
 
 LAYER_CONFIG = {
@@ -152,8 +156,9 @@ def sglang(folder: Path, tensors: Tensors | None = None, **changes: Any) -> Path
 
 
 def vllm(folder: Path, tensors: Tensors | None = None, **changes: Any) -> Path:
-    default = flat_tensors() | {"embed_tokens.weight": random((V, H), 4)}
-    return save(folder, _changed(VLLM_CONFIG, changes), default if tensors is None else tensors)
+    return save(
+        folder, _changed(VLLM_CONFIG, changes), flat_tensors() if tensors is None else tensors
+    )
 
 
 def speculators(folder: Path, tensors: Tensors | None = None, **changes: Any) -> Path:

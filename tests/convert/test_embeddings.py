@@ -31,11 +31,16 @@ def test_sglang_to_others_keeps_a_table_equal_to_the_targets(destination, target
     assert "embeddings-equal" in result.codes
 
 
-@pytest.mark.parametrize("destination", ["vllm", "speculators"])
-def test_sglang_to_others_leaves_out_a_table_that_it_never_used(destination, target, tmp_path):
-    result = convert(sglang_with(tmp_path / "draft", OWN), destination, target=target)
+def test_sglang_to_vllm_leaves_out_a_table_that_it_never_used(target, tmp_path):
+    result = convert(sglang_with(tmp_path / "draft", OWN), "vllm", target=target)
     assert TABLE not in result.tensors
     assert "embeddings-left-out" in result.codes
+
+
+def test_sglang_to_speculators_writes_the_targets_table_for_one_it_never_used(target, tmp_path):
+    result = convert(sglang_with(tmp_path / "draft", OWN), "speculators", target=target)
+    assert np.array_equal(result.tensors[TABLE], random((V, H), 4))
+    assert {"embeddings-left-out", "embeddings-from-target"} <= result.codes
 
 
 @pytest.mark.parametrize("destination", ["vllm", "speculators"])
@@ -74,10 +79,28 @@ def test_a_trained_flag_is_overruled_by_equal_tables(target, tmp_path):
     assert convert(source, "sglang", target=target, stock=True)
 
 
-@pytest.mark.parametrize("destination", ["sglang", "vllm", "speculators", "universal"])
-def test_an_absent_table_stays_absent(destination, target, tmp_path):
-    source = drafts.vllm(tmp_path / "draft", drafts.flat_tensors())
+@pytest.mark.parametrize("destination", ["sglang", "vllm"])
+def test_an_absent_table_stays_absent_where_the_engine_shares_the_targets(
+    destination, target, tmp_path
+):
+    source = drafts.vllm(tmp_path / "draft", drafts.flat_tensors(embeddings=False))
     assert TABLE not in convert(source, destination, target=target).tensors
+
+
+@pytest.mark.parametrize("destination", ["speculators", "universal"])
+def test_an_absent_table_is_written_out_for_the_library_that_leaves_it_uninitialised(
+    destination, target, tmp_path
+):
+    source = drafts.vllm(tmp_path / "draft", drafts.flat_tensors(embeddings=False))
+    result = convert(source, destination, target=target)
+    assert np.array_equal(result.tensors[TABLE], random((V, H), 4))
+    assert "embeddings-from-target" in result.codes
+
+
+@pytest.mark.parametrize("destination", ["speculators", "universal"])
+def test_an_absent_table_is_refused_for_the_library_without_a_target(destination, tmp_path):
+    source = drafts.vllm(tmp_path / "draft", drafts.flat_tensors(embeddings=False))
+    assert refusals(convert, source, destination) == {"embeddings-need-target"}
 
 
 def test_tables_are_compared_as_numbers_whatever_their_dtypes(tmp_path):

@@ -117,7 +117,7 @@ def test_a_draft_vocabulary_larger_than_the_targets_is_refused(tmp_path):
 
 @pytest.mark.parametrize("stored", [True, False], ids=["stored", "absent"])
 def test_whose_embeddings_are_used_is_said(stored, tmp_path):
-    tensors = drafts.flat_tensors() | ({"embed_tokens.weight": random((V, H), 4)} if stored else {})
+    tensors = drafts.flat_tensors(embeddings=stored)
     assert ("embeddings-replaced" in codes(drafts.sglang(tmp_path / "a", tensors))) == stored
     own = {k: v for k, v in drafts.speculators_tensors().items() if stored or "embed" not in k}
     source = drafts.speculators(tmp_path / "b", own)

@@ -60,7 +60,11 @@ def test_there_and_back_is_the_same_network(features, pair, target, tmp_path):
     back = convert(there.folder, home, layout=abroad, target=target)
     words = {"target": target, "target_name": "org/target"}
     assert described(source, home, **words) == described(back.folder, home, **words)
-    assert same_tensors(canonical(drafts.load(source)[1]), canonical(back.tensors))
+    ours, theirs = drafts.load(source)[1], dict(back.tensors)
+    if not features.embeddings and "speculators" in pair:
+        # The library wants the table in the file: it came from the target.
+        ours["embed_tokens.weight"] = drafts.load(target)[1]["model.embed_tokens.weight"]
+    assert same_tensors(canonical(ours), canonical(theirs))
 
 
 def canonical(tensors):
