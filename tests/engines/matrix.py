@@ -14,6 +14,8 @@ RESULTS = Path(__file__).resolve().parent / "results.json"
 PAGE = ROOT / "docs" / "conformance.md"
 
 EQUAL, REFUSED, DIFFERS, HOLDS = "equal", "refused", "differs", "holds"
+WRONG = "**WRONG**"
+"""Recorded where a run contradicts what the cell claims; the test fails as well."""
 
 SECTIONS = {
     "trained": (
@@ -77,6 +79,24 @@ class Matrix:
             "detail": detail,
             "versions": versions,
         }
+
+    def claim(
+        self,
+        section: str,
+        row: str,
+        column: str,
+        verdict: str,
+        holds: bool,
+        detail: str = "",
+        **versions: str,
+    ) -> None:
+        """Keep one cell, as wrong where its verdict does not hold, and fail then.
+
+        Raises:
+            AssertionError: it does not hold.
+        """
+        self.record(section, row, column, verdict if holds else WRONG, detail, **versions)
+        assert holds, f"{row}, {column}: not {verdict} ({detail})"
 
     def save(self) -> None:
         """Merge this run's cells with the last known ones, and write data and page."""

@@ -187,10 +187,10 @@ SAME = {
 @pytest.mark.parametrize("fact", SAME)
 def test_two_folders_are_one_network(fact: str, folders: Folders, matrix: Matrix) -> None:
     engine, one, same, other = SAME[fact]
-    assert folders.equal(engine, one, same)
+    held = folders.equal(engine, one, same)
     if other is not None:
-        assert not folders.equal(engine, one, other)
-    _held(matrix, folders, fact, engine, "ran: its draft class gives the same logits")
+        held = held and not folders.equal(engine, one, other)
+    _claim(matrix, folders, fact, engine, held, "ran: its draft class gives the same logits")
 
 
 def test_sglang_applies_fc_where_it_is_wider(folders: Folders) -> None:
@@ -201,14 +201,15 @@ def test_sglang_applies_fc_where_it_is_wider(folders: Folders) -> None:
 def test_vllm_sizes_fc_from_its_own_key(folders: Folders, matrix: Matrix) -> None:
     assert not isinstance(folders.logits("vllm", "four-taps"), str)
     said = folders.logits("vllm", "four-taps-uncounted")
-    assert isinstance(said, str), "four top-level ids alone were enough"
     fact = "fc of the llama class is sized by `num_aux_hidden_states`, not by top-level ids"
-    _held(matrix, folders, fact, "vllm", "ran: four ids and no such key fail to load")
+    how = "ran: four ids and no such key fail to load"
+    _claim(matrix, folders, fact, "vllm", isinstance(said, str), how)
 
 
-def _held(matrix: Matrix, folders: Folders, fact: str, engine: str, how: str) -> None:
+def _claim(matrix: Matrix, folders: Folders, fact: str, engine: str, held: bool, how: str) -> None:
     title = {"vllm": "vLLM", "sglang": "SGLang"}[engine]
-    matrix.record("facts", fact, title, HOLDS, how, **{engine: folders.grid.versions[engine]})
+    versions = {engine: folders.grid.versions[engine]}
+    matrix.claim("facts", fact, title, HOLDS, held, how, **versions)
 
 
 @pytest.mark.conformance
@@ -221,11 +222,10 @@ def test_vllm_takes_nested_ids_as_they_are(tmp_path: Path, matrix: Matrix) -> No
         config["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": ids}
 
     found = trained.generate("vllm", trained.changed(folder, tmp_path / "nested", nest))
-    wanted = trained.counters(trained.expected(trained.source("plain"), "speculators"))
-    assert found["aux_layers"] == [1, 3, 5]
-    assert trained.counters(found) == wanted
+    wanted = trained.expected(trained.source("plain"), "speculators")
+    held = found["aux_layers"] == [1, 3, 5] and trained.same(found, wanted)
     fact = "ids in `eagle_config` alone are fed as they are, not shifted"
-    matrix.record("facts", fact, "vLLM", HOLDS, "ran: whole engine", vllm=found["version"])
+    matrix.claim("facts", fact, "vLLM", HOLDS, held, "ran: whole engine", vllm=found["version"])
 
 
 @pytest.mark.conformance
@@ -234,8 +234,7 @@ def test_sglang_ignores_ids_at_the_top(tmp_path: Path, matrix: Matrix) -> None:
     ids = {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
     other = trained.changed(folder, tmp_path / "top", lambda config: config.update(ids))
     found = trained.generate("sglang", other)
-    wanted = trained.counters(trained.expected(trained.source("plain"), "speculators"))
-    assert found["aux_layers"] == [1, 3, 5]
-    assert trained.counters(found) == wanted
+    wanted = trained.expected(trained.source("plain"), "speculators")
+    held = found["aux_layers"] == [1, 3, 5] and trained.same(found, wanted)
     fact = "ids at the top level are ignored"
-    matrix.record("facts", fact, "SGLang", HOLDS, "ran: whole engine", sglang=found["version"])
+    matrix.claim("facts", fact, "SGLang", HOLDS, held, "ran: whole engine", sglang=found["version"])

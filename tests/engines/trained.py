@@ -153,6 +153,16 @@ def counters(found: dict[str, Any] | Acceptance) -> tuple[int, int, list[int]]:
     return found["drafts"], found["accepted"], found["per_position"]
 
 
+def same(one: dict[str, Any] | Acceptance, other: dict[str, Any] | Acceptance) -> bool:
+    """Whether two runs counted the same, at every position."""
+    return counters(one) == counters(other)
+
+
+def figures(found: dict[str, Any] | Acceptance) -> str:
+    """Drafts / accepted."""
+    return "{} / {}".format(*counters(found)[:2])
+
+
 def wrote_the_targets_text(found: dict[str, Any]) -> bool:
     """Whether an engine's text is the one that the reference walked."""
     return found["outputs"] == [list(text.completion[:NEW_TOKENS]) for text in texts()]
