@@ -8,6 +8,7 @@ from torch import Tensor
 
 from eagle3_interop.convert.planning import Loaded
 from eagle3_interop.schemas.draft import Draft, Rope, default_taps
+from eagle3_interop.schemas.findings import errors
 from eagle3_interop.schemas.tensors import LaterNorm, understand
 from eagle3_interop.validators.reference import refuse_unknown
 from eagle3_interop.validators.target import Target
@@ -41,6 +42,9 @@ SETTLED = frozenset(
 )
 """Errors of a reading that do not hinder a diagnosis: the search answers what they ask."""
 
+UNKNOWN = frozenset({"taps-unknown", "taps-mismatch", "taps-out-of-range", "ids-disagree"})
+"""Those after which nothing that could be run is configured."""
+
 
 def subject_of(
     loaded: Loaded, target: Target, *, device: torch.device, dtype: torch.dtype
@@ -63,7 +67,7 @@ def subject_of(
     others = _other_names(loaded)
     other_norms = _other_norms(loaded, weights, others)
     configured = configured_flags(draft)
-    known = draft.taps == loaded.reading.draft.resolved_taps(target.depth)
+    known = not any(item.code in UNKNOWN for item in errors(loaded.reading.findings))
     if configured["map"] not in maps:
         configured["map"], known = next(iter(maps)), False
     values = _options(draft, names, maps, ropes, tables, other_norms)

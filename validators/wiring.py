@@ -5,8 +5,9 @@ every flag in `FLAGS`. `Subject` holds the weights and knows which values make s
 `Subject.network` gives the network that a wiring means. Nothing is copied: a wiring is a view of the weights.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -176,7 +177,7 @@ class Subject:
 
 
 class WiredWeights(Weights):
-    """The weights as a wiring takes them: other tables, other halves, the same storage."""
+    """The weights as a wiring takes them: other tables, other halves, made when first used."""
 
     def __init__(self, subject: Subject, flags: Mapping[str, str]) -> None:
         """Look up what the flags mean."""
@@ -184,18 +185,18 @@ class WiredWeights(Weights):
         super().__init__(subject.draft, base.__getitem__, device=base.device, dtype=base.dtype)
         self._base = base
         self._ids = subject.maps[flags["map"]]
-        self._table = subject.tables[flags["embeddings"]]
-        if flags["embedding_scale"] == "scaled":
-            self._table = self._table * self._table.shape[-1] ** 0.5
-        self._own = _unit_norms(subject)
+        self._plain_table = subject.tables[flags["embeddings"]]
+        self._scaled = flags["embedding_scale"] == "scaled"
+        self._own: dict[str, Callable[[], Tensor]] = dict(_unit_norms(subject))
         if flags["order"] == "hidden-embedding":
             for part in "qkv":
                 name = f"layers.0.self_attn.{part}_proj.weight"
-                self._own[name] = base[name].roll(subject.draft.hidden_size, dims=1)
+                self._own[name] = partial(torch.roll, base[name], subject.draft.hidden_size, 1)
         if flags["entry_norms"] == "swapped":
             self._swap("layers.0.input_layernorm.weight", "layers.0.hidden_norm.weight")
         if flags["later_norms"] == "other-name":
-            self._own |= subject.other_norms
+            for name, weight in subject.other_norms.items():
+                self._own[name] = partial(torch.clone, weight)
         elif flags["later_norms"] == "swapped":
             for layer in range(1, subject.draft.layers.count):
                 stem = f"layers.{layer}"
@@ -204,11 +205,21 @@ class WiredWeights(Weights):
                 )
 
     def _swap(self, one: str, other: str) -> None:
-        self._own[one], self._own[other] = self._base[other], self._base[one]
+        self._own[one] = partial(self._base.__getitem__, other)
+        self._own[other] = partial(self._base.__getitem__, one)
 
     def __getitem__(self, name: str) -> Tensor:
         """The tensor under this canonical name."""
-        return self._own[name] if name in self._own else self._base[name]
+        if name not in self._own:
+            return self._base[name]
+        if name not in self._kept:
+            self._kept[name] = self._own[name]()
+        return self._kept[name]
+
+    @cached_property
+    def _table(self) -> Tensor:
+        table = self._plain_table
+        return table * table.shape[-1] ** 0.5 if self._scaled else table
 
     @property
     def embeddings(self) -> Tensor:
@@ -226,7 +237,7 @@ class WiredWeights(Weights):
         return self._ids
 
 
-def _unit_norms(subject: Subject) -> dict[str, Tensor]:
+def _unit_norms(subject: Subject) -> dict[str, Callable[[], Tensor]]:
     """Norms before fc that a config may ask for and the file does not hold: engines start them at one."""
     draft, weights = subject.draft, subject.weights
     if draft.fc is None:
@@ -235,7 +246,7 @@ def _unit_norms(subject: Subject) -> dict[str, Tensor]:
     sizes = {"input_norm.weight": width * blocks}
     sizes |= {f"fc_norm.{block}.weight": width for block in range(blocks)}
     return {
-        name: torch.ones(size, device=weights.device, dtype=weights.dtype)
+        name: partial(torch.ones, size, device=weights.device, dtype=weights.dtype)
         for name, size in sizes.items()
         if name not in subject.names
     }

@@ -1,0 +1,439 @@
+"""Trained drafts, wired wrongly in every way: the diagnosis leads back. One pass of the target for all cases."""
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+from eagle3_interop.convert import api
+from eagle3_interop.validators import diagnose as orchestration
+from eagle3_interop.validators.diagnose import answer, prepare
+from eagle3_interop.validators.diagnose_cli import app
+from eagle3_interop.validators.scoring import Evaluator
+from eagle3_interop.validators.session import Request
+from eagle3_interop.validators.subject import SETTLED, subject_of
+from eagle3_interop.validators.verdict import diagnose, indistinguishable
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT / "tests" / "data"
+TARGET, DRAFTS = DATA / "target", DATA / "drafts"
+PROMPTS, NEW_TOKENS = 14, 40
+TRAINED = sorted(folder.name for folder in DRAFTS.iterdir())
+
+
+def _load_grid():
+    path = ROOT / "benchmarks" / "diagnose_grid.py"
+    spec = importlib.util.spec_from_file_location("_diagnose_grid", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+grid = _load_grid()
+
+
+@pytest.fixture(scope="session")
+def pair():
+    """Target, streams, size of the sieve."""
+    return grid.captured(PROMPTS, NEW_TOKENS)
+
+
+@pytest.fixture(scope="session")
+def evaluators(pair):
+    """By draft; every score is computed once for all tests."""
+    kept: dict[str, Evaluator] = {}
+
+    def of(name: str) -> Evaluator:
+        if name not in kept:
+            kept[name] = grid.evaluator_of(name, *pair)
+        return kept[name]
+
+    return of
+
+
+def of_folder(folder, pair) -> Evaluator:
+    """As the command reads it."""
+    target, streams, sieve = pair
+    options = api.Options(target=str(TARGET))
+    loaded = api.load(str(folder), "auto", options, tolerate=SETTLED)
+    subject = subject_of(loaded, target, device=torch.device("cpu"), dtype=torch.float32)
+    return Evaluator(subject, target, streams, sieve)
+
+
+def edited(tmp_path, draft, weights=None, **keys):
+    """A trained draft with other keys in its config, and other weights."""
+    folder = tmp_path / "draft"
+    shutil.copytree(DRAFTS / draft, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config.update(keys)
+    (folder / "config.json").write_text(json.dumps(config))
+    if weights is not None:
+        tensors = load_file(folder / "model.safetensors")
+        weights(tensors)
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+# As they were trained.
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_the_trained_wiring_is_the_best(evaluators, name):
+    evaluator = evaluators(name)
+    found = diagnose(evaluator)
+    assert found.verdict == "configured-is-best"
+    assert found.best is found.configured
+    assert found.finished
+    assert 100 < found.tried < 900
+    assert "is the best of" in answer(found)
+
+
+# Wrong in one way.
+
+SINGLES = (
+    "residual=normed",
+    "feedback=post-norm",
+    "input_norm=on",
+    "block_norms=on",
+    "head_norm=off",
+    "embedding_scale=scaled",
+    "order=hidden-embedding",
+    "shift=1",
+    "shift=-1",
+    "rope=theta 500000",
+    "rope=theta 1e+06",
+    "map=absent",
+    "hidden_norms=two",
+    "entry_norms=swapped",
+    "taps + 1",
+    "taps - 1",
+    "taps reversed",
+    "taps shifted up",
+    "taps shifted down",
+    "first tap 0",
+    "last tap L",
+    "reads sublayer",
+    "block 0 reads sublayer",
+    "block 1 reads sublayer",
+    "block 2 reads sublayer",
+    "reads normed",
+    "block 0 reads normed",
+    "block 1 reads normed",
+    "block 2 reads normed",
+)
+NO_EFFECT = {"embedding_scale=scaled", "hidden_norms=two"}
+"""A factor on what is normed next; a norm of nearly equal weights before another norm."""
+
+
+def test_the_list_of_single_ways_is_whole(evaluators):
+    assert set(grid.singles(evaluators("plain"))) == set(SINGLES)
+
+
+@pytest.mark.parametrize("name", SINGLES)
+def test_every_single_way_leads_back(evaluators, name):
+    evaluator = evaluators("plain")
+    end, detail, _ = grid.outcome(evaluator, grid.singles(evaluator)[name])
+    assert end == ("no effect" if name in NO_EFFECT else "found"), detail
+
+
+OWN = [
+    ("norm_before_residual", "residual=raw"),
+    ("embed_tap", "taps shifted up"),
+    ("qwen3", "qk_norm=off"),
+    ("fc_norm", "block_norms=off"),
+    ("two_layers", "later_norms=swapped"),
+    ("four_taps", "taps reversed"),
+]
+
+
+@pytest.mark.parametrize(("draft", "name"), OWN, ids=[draft for draft, _ in OWN])
+def test_what_is_special_about_a_draft_is_found(evaluators, draft, name):
+    evaluator = evaluators(draft)
+    end, detail, _ = grid.outcome(evaluator, grid.singles(evaluator)[name])
+    assert end == "found", detail
+
+
+# Wrong in two ways.
+
+PAIRS = (
+    "residual=normed + feedback=post-norm",
+    "residual=normed + taps reversed",
+    "feedback=post-norm + taps - 1",
+    "head_norm=off + feedback=post-norm",
+    "order=hidden-embedding + taps - 1",
+    "order=hidden-embedding + map=absent",
+    "shift=1 + taps reversed",
+    "rope=theta 1e+06 + taps - 1",
+    "rope=theta 1e+06 + residual=normed",
+    "map=absent + taps reversed",
+    "input_norm=on + taps - 1",
+    "block_norms=on + residual=normed",
+)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_dozen_pairs_lead_back(evaluators, name):
+    evaluator = evaluators("plain")
+    found = grid.pairs(evaluator)
+    one, other = name.split(" + ", 1) if name.count(" + ") == 1 else (name, "")
+    wrong = found[name] if name in found else found[f"{other} + {one}"]
+    end, detail, _ = grid.outcome(evaluator, wrong)
+    assert end == "found", detail
+
+
+# Wrong in the files.
+
+
+def _blocks_permuted(tensors):
+    low, middle, high = tensors["fc.weight"].chunk(3, dim=1)
+    tensors["fc.weight"] = torch.cat([high, low, middle], dim=1).contiguous()
+
+
+def _halves_exchanged(tensors):
+    for part in "qkv":
+        name = f"layers.0.self_attn.{part}_proj.weight"
+        tensors[name] = tensors[name].roll(tensors[name].shape[1] // 2, dims=1).contiguous()
+
+
+def _absolute_map(tensors):
+    tensors["d2t"] += torch.arange(len(tensors["d2t"]))
+
+
+def _norms_exchanged(tensors):
+    one, other = "layers.0.input_layernorm.weight", "layers.0.hidden_norm.weight"
+    tensors[one], tensors[other] = tensors[other].clone(), tensors[one].clone()
+
+
+FILES = {
+    "taps": ("plain", {"eagle_aux_hidden_state_layer_ids": [2, 4, 6]}, None, "taps [1, 3, 5]"),
+    "residual": ("plain", {"norm_before_residual": True}, None, "residual raw"),
+    "feedback": ("plain", {"norm_output": True}, None, "feedback pre-norm"),
+    "fc_norm": ("fc_norm", {"fc_norm": False}, None, "block_norms on"),
+    "blocks": ("plain", {}, _blocks_permuted, "taps [5, 1, 3]"),
+    "halves": ("plain", {}, _halves_exchanged, "order hidden-embedding"),
+    "map": ("plain", {}, _absolute_map, "map absolute"),
+    "norms": ("plain", {}, _norms_exchanged, "entry_norms swapped"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_that_are_wrong_are_told_so(tmp_path, pair, evaluators, name):
+    draft, keys, weights, wanted = FILES[name]
+    evaluator = of_folder(edited(tmp_path, draft, weights, **keys), pair)
+    found = diagnose(evaluator, known=evaluator.subject.known)
+    assert found.verdict == "better-wiring"
+    start = evaluator.subject.configured
+    # A map that cannot be read as configured is no configured wiring: the search began from the right one.
+    assert wanted in (
+        f"map {found.best.wiring.flag('map')}"
+        if name == "map"
+        else "; ".join(found.best.wiring.changes(start))
+    )
+    truth = diagnose(evaluators(draft)).best
+    assert found.best.score == pytest.approx(truth.score, abs=1e-3)
+
+
+# Weights of no wiring.
+
+
+def _random(tensors):
+    generator = torch.Generator().manual_seed(3)
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and tensor.dim() > 1:
+            std = tensor.float().std()
+            tensors[name] = (torch.randn(tensor.shape, generator=generator) * std).bfloat16()
+
+
+def test_random_weights_are_not_diagnosed(tmp_path, pair):
+    evaluator = of_folder(edited(tmp_path, "plain", _random), pair)
+    found = diagnose(evaluator)
+    assert found.verdict == "no-match"
+    assert found.best.interval()[0] < 1.1
+    assert found.best.by_depth[0] > found.constant
+    assert "do not belong to this target" in answer(found)
+
+
+def test_a_draft_of_another_target_is_not_diagnosed(pair, evaluators):
+    """The tokens of the target renamed: what the draft learnt is of no use."""
+    subject = evaluators("plain").subject
+    generator = torch.Generator().manual_seed(5)
+    order = torch.randperm(len(subject.tables["target"]), generator=generator)
+    other = replace(
+        subject,
+        maps={**subject.maps, "offset": order[subject.maps["offset"]]},
+        tables={"target": subject.tables["target"][order.argsort()]},
+    )
+    assert diagnose(Evaluator(other, *pair)).verdict == "no-match"
+
+
+# The clock, intervals, equivalents.
+
+
+def test_without_time_there_is_still_an_answer(pair):
+    evaluator = of_folder(DRAFTS / "plain", pair)
+    found = diagnose(evaluator, budget=0.0)
+    assert found.verdict == "configured-is-best"
+    assert not found.finished
+    assert found.tried == 1
+
+
+def test_a_gain_is_paired_and_an_interval_holds_its_figure(evaluators):
+    evaluator = evaluators("plain")
+    truth, other = (
+        evaluator.result(one)
+        for one in (evaluator.subject.configured, grid.singles(evaluator)["taps reversed"])
+    )
+    low, high = truth.gain_interval(other)
+    assert 0 < low < truth.gain(other) < high
+    assert other.gain(truth) == -truth.gain(other)
+    low, high = truth.interval()
+    assert low < truth.accept_length < high
+    assert not indistinguishable(truth, other)
+    assert indistinguishable(truth, truth)
+
+
+def test_equal_wirings_are_reported_both(evaluators):
+    """Under a residual that is normed, a norm over fc's input changes nothing at all."""
+    found = diagnose(evaluators("norm_before_residual"))
+    flags = [one["flags"] for one in found.report()["best"]["equivalent"]]
+    assert any(one["input_norm"] == "on" for one in flags)
+
+
+# The command.
+
+
+@pytest.fixture
+def _one_target(monkeypatch, pair):
+    monkeypatch.setattr(orchestration, "load_target", lambda *_: pair[0])
+
+
+@pytest.fixture(scope="session")
+def prompts(tmp_path_factory):
+    path = tmp_path_factory.mktemp("prompts") / "few.jsonl"
+    lines = (DATA / "prompts.jsonl").read_text().splitlines()[:PROMPTS]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def command(*arguments):
+    return CliRunner().invoke(app, [*map(str, arguments), "--max-new-tokens", str(NEW_TOKENS)])
+
+
+@pytest.mark.usefixtures("_one_target")
+def test_the_story(tmp_path, prompts):
+    """fc was trained on [embedding, 3, 5], the config says [3, 5, 6]: told, written, and then the best."""
+    keys = {"eagle_aux_hidden_state_layer_ids": [3, 5, 6]}
+    wrong, output = edited(tmp_path, "embed_tap", **keys), tmp_path / "right"
+    html = tmp_path / "report.html"
+    common = ("--target", TARGET, "--prompts", prompts, "--json", "-")
+    ran = command(wrong, *common, "--write", output, "--html", html)
+    assert ran.exit_code == 1, ran.output
+    report = json.loads(ran.stdout)
+    assert report["verdict"] == "better-wiring"
+    assert report["configured"]["taps"] == [3, 5, 6]
+    assert report["best"]["taps"] == [0, 3, 5]
+    assert report["best"]["changes"] == ["taps [0, 3, 5] instead of [3, 5, 6]"]
+    assert report["best"]["accept_length"] > report["configured"]["accept_length"]
+    assert report["best"]["gain_interval"][0] > 0
+    assert report["tried"] > 100
+    for entry in (report["configured"], report["best"], *report["candidates"]):
+        assert {"taps", "flags", "score", "accept_length", "interval"} <= entry.keys()
+        assert entry["interval"][0] <= entry["accept_length"] <= entry["interval"][1]
+    assert {"wiring-differs"} <= {item["code"] for item in report["findings"]}
+    page = html.read_text()
+    assert "Another wiring fits better" in page
+    assert page.count('class="was"') == 3
+    assert "<script" not in page
+    assert "http" not in page.replace("http-equiv", "")
+    assert report["written"] == str(output)
+    assert json.loads((output / "config.json").read_text())["eagle_aux_hidden_state_layer_ids"] == [
+        0,
+        3,
+        5,
+    ]
+    again = command(output, *common)
+    assert again.exit_code == 0, again.output
+    report = json.loads(again.stdout)
+    assert report["verdict"] == "configured-is-best"
+    assert report["best"]["taps"] == [0, 3, 5]
+
+
+@pytest.mark.usefixtures("_one_target")
+def test_people_are_told_in_a_sentence(tmp_path, prompts):
+    folder = edited(tmp_path, "plain", norm_before_residual=True)
+    ran = command(folder, "--target", TARGET, "--prompts", prompts, "--budget", 3600)
+    assert ran.exit_code == 1
+    assert "as configured: " in ran.stdout
+    assert "residual raw instead of normed" in ran.stdout
+
+
+def written(tmp_path, pair, draft, weights=None, **keys):
+    """Diagnose a folder and write what was found."""
+    from eagle3_interop.validators.rewire import write_wiring
+
+    folder = edited(tmp_path, draft, weights, **keys)
+    evaluator = of_folder(folder, pair)
+    best = diagnose(evaluator, known=evaluator.subject.known).best
+    output = tmp_path / "right"
+    return write_wiring(str(folder), str(TARGET), evaluator.subject, best.wiring, output), best
+
+
+@pytest.mark.parametrize("name", ["residual", "fc_norm", "blocks", "map", "norms"])
+def test_what_is_written_is_the_best_wiring(tmp_path, pair, name):
+    draft, keys, weights, _ = FILES[name]
+    done, best = written(tmp_path, pair, draft, weights, **keys)
+    assert done.output is not None, done.findings
+    evaluator = of_folder(done.output, pair)
+    assert evaluator.subject.known
+    again = evaluator.result(evaluator.subject.configured)
+    assert again.score == pytest.approx(best.score, abs=1e-4)
+    assert torch.equal(again.accepted, best.accepted)
+
+
+def test_what_no_engine_computes_is_not_written(tmp_path, pair):
+    done, _ = written(tmp_path, pair, "plain", _halves_exchanged)
+    assert done.output is None
+    assert [item.code for item in done.findings] == ["wiring-not-written"]
+    assert "neither vLLM nor SGLang nor speculators" in done.findings[0].message
+    assert not (tmp_path / "right").exists()
+
+
+@pytest.mark.usefixtures("_one_target")
+def test_exit_codes(tmp_path, prompts):
+    plain = DRAFTS / "plain"
+    assert command(plain, "--target", TARGET, "--json", tmp_path / "no" / "file").exit_code == 2
+    assert command(plain, "--target", TARGET, "--write", tmp_path).exit_code == 2
+    assert command(plain, "--target", TARGET, "--prompts", tmp_path / "none").exit_code == 2
+    refused = command(TARGET, "--target", TARGET, "--prompts", prompts, "--json", "-")
+    assert refused.exit_code == 3
+    report = json.loads(refused.stdout)
+    assert report["verdict"] == "refused"
+    assert report["findings"]
+
+
+def test_ids_that_name_no_layer_are_searched_for(tmp_path, prompts):
+    """Nothing that could be run is configured: said, and the search begins from a guess."""
+    folder = edited(tmp_path, "plain", eagle_aux_hidden_state_layer_ids=[30, 31, 32])
+    request = Request(str(folder), str(TARGET), prompts=prompts, new_tokens=8)
+    prepared = prepare(request)
+    assert not prepared.subject.known
+    assert "wiring-not-configured" in {item.code for item in prepared.findings}
+    assert diagnose(prepared.evaluator, known=False, budget=0.0).configured is None
+
+
+def test_help_imports_no_torch():
+    code = (
+        "import sys; from typer.testing import CliRunner; "
+        "from eagle3_interop.validators.diagnose_cli import app; "
+        "ran = CliRunner().invoke(app, ['--help']); assert ran.exit_code == 0, ran.output; "
+        "sys.exit(sum(name in sys.modules for name in ('torch', 'transformers', 'matplotlib')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
