@@ -10,7 +10,8 @@ Run it from the root of the repository, in an environment made as
     python recipes/train_tiny_pair.py                  # what is missing
     python recipes/train_tiny_pair.py --only qwen3 --overwrite
 
-A run with the same seed, the same Python and the same processor gives the same files.
+Everything is seeded; weights still depend, in the last digits, on the Python (its sources are the
+text), the processor and the number of threads.
 """
 
 from __future__ import annotations
