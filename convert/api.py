@@ -14,6 +14,7 @@ from eagle3_interop.convert.overrides import apply
 from eagle3_interop.convert.plan import Plan, Taken
 from eagle3_interop.convert.planning import Choices, Fitted, Loaded, fit, read_back
 from eagle3_interop.convert.shards import DEFAULT_SHARD_BYTES, index, weight_files
+from eagle3_interop.convert.stream import PROVENANCE
 from eagle3_interop.convert.target import TargetCheckpoint, open_target
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Finding, Refused, errors, finding
@@ -22,7 +23,6 @@ from eagle3_interop.schemas.layout import Reading, TargetFacts
 from eagle3_interop.schemas.reading import check, check_target, with_target
 from eagle3_interop.schemas.registry import LAYOUTS, SOURCES, recognise
 
-PROVENANCE = "eagle3_interop.json"
 _CODE = (".py", ".so", ".sh", ".js")
 
 
@@ -135,9 +135,13 @@ def _layout(checkpoint: Checkpoint, wanted: str) -> tuple[str, list[Finding]]:
         if found is None:
             message = "neither speculators' keys nor one of SGLang's or vLLM's classes or id keys."
             raise Refused([finding("not-recognised", "config.json", message)])
-        layout, sign = found
-        said = [finding("recognised", "config.json", f"read as {layout}'s: {sign}.")]
-        if layout == "sglang" and (ids := nested_keys(checkpoint.config).get(IDS)):
+        layout, sign = _own_word(checkpoint) or found
+        said = [finding("recognised", "config.json", f"read in the {layout} layout: {sign}.")]
+        if (
+            layout == "sglang"
+            and sign != PROVENANCE
+            and (ids := nested_keys(checkpoint.config).get(IDS))
+        ):
             message = f"ids {ids} stand in eagle_config alone, and were taken to count outputs."
             said.append(finding("read-as-sglang", f"config.json: eagle_config.{IDS}", message))
         return layout, said
@@ -146,9 +150,24 @@ def _layout(checkpoint: Checkpoint, wanted: str) -> tuple[str, list[Finding]]:
     if found is None:
         # Nothing speaks for another layout, so the user's word counts.
         return wanted, []
-    message = f"this is {found[0]}'s layout ({found[1]}), not {wanted}'s."
+    message = f"this is the {found[0]} layout ({found[1]}), not {wanted}."
     fix = f"Use {found[0]}-to-... or auto-to-...."
     raise Refused([finding("wrong-layout", "config.json", message, fix=fix)])
+
+
+def _own_word(checkpoint: Checkpoint) -> tuple[str, str] | None:
+    """The layout that this tool itself wrote the folder in, by the file that it leaves beside it."""
+    if PROVENANCE not in checkpoint.folder.sizes:
+        return None
+    try:
+        raw = checkpoint.folder.read(PROVENANCE, 0, checkpoint.folder.sizes[PROVENANCE])
+        written = json.loads(raw).get("output", {}).get("layout")
+    except (ValueError, AttributeError):
+        return None
+    names = list(checkpoint.tensors)
+    if written not in SOURCES or LAYOUTS[written].recognise(checkpoint.config, names) is None:
+        return None
+    return written, PROVENANCE
 
 
 def _code_left(checkpoint: Checkpoint) -> list[Finding]:

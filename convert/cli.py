@@ -284,7 +284,7 @@ def inspect(
         loaded = api.load(source, "auto", api.Options(target=target), weights=False)
         engines = inspection.engines(loaded)
         draft = loaded.reading.draft
-        console.line(f"{source}: {loaded.layout}'s layout")
+        console.line(f"{source}: {loaded.layout} layout")
         for line in api.describe(draft):
             console.line(f"  {line}")
         for engine, facts in engines.items():

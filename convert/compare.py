@@ -18,11 +18,16 @@ def same_bytes(one: Stored, other: Stored) -> bool:
 
 
 def same_values(one: Stored, other: Stored) -> bool:
-    """Whether two stored tensors hold the same numbers, whatever their floating-point dtypes."""
+    """Whether two stored tensors hold the same numbers, whatever their dtypes.
+
+    Dtypes that numpy has no numbers for equal themselves only.
+    """
     if one.shape != other.shape:
         return False
     if one.dtype == other.dtype:
         return same_bytes(one, other)
+    if not {one.dtype, other.dtype} <= set(ITEM_BYTES):
+        return False
     slabs = zip(
         _slabs(one, ITEM_BYTES[one.dtype]), _slabs(other, ITEM_BYTES[other.dtype]), strict=True
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eagle3_interop.convert.api import PROVENANCE
+from eagle3_interop.convert.stream import PROVENANCE
 from eagle3_interop.convert.checkpoint import (
     BIN_INDEX,
     SAFETENSORS_INDEX,

@@ -1,14 +1,16 @@
-"""Convert the tiny trained drafts of this repository to every layout and back, and show what was checked.
+"""Convert the tiny trained drafts of this repository everywhere and back, and show what was checked.
 
     make demo
 
-Each draft was trained and saved by the real speculators library (``tests/data/README.md``). Each row is
-one conversion: the weight file is compared by its sha256, and the way back to speculators by description
-and bit for bit.
+Each draft was trained and saved by the real speculators library (``tests/data/README.md``). Each row of
+the table is one conversion: the weight file compared by its sha256, the way back to speculators by
+description and bit for bit, and the acceptance of the converted draft, measured against the source's on the
+same texts of the target. It ends with the card that a push would publish.
 """
 
 import tempfile
-import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -16,63 +18,119 @@ from rich.table import Table
 
 from eagle3_interop.convert import api, inspection, serve
 from eagle3_interop.convert.stream import sha256_of
+from eagle3_interop.recipes.hub import Place
+from eagle3_interop.recipes.publish import push
+from eagle3_interop.schemas.report import Report
+from eagle3_interop.validators.drafting import Shape
+from eagle3_interop.validators.session import Request
+from eagle3_interop.validators.validate import validate
 
 DATA = Path(__file__).resolve().parents[1] / "tests" / "data"
-TARGET = DATA / "target"
+TARGET = str(DATA / "target")
 DESTINATIONS = ("sglang", "vllm", "universal")
+OPTIONS = api.Options(target=TARGET, target_name="your-org/your-target")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One conversion, and what was found."""
+
+    draft: str
+    destination: str
+    folder: Path
+    weights: str
+    runs: str
+    same: bool
+    report: Report
+
+    @property
+    def good(self) -> bool:
+        """The way back ended where it began, and the counters are equal."""
+        return self.same and self.report.verdict == "pass"
+
+    def cells(self) -> list[str]:
+        """The row of the table."""
+        acceptance = self.report.acceptance
+        counted = "" if acceptance is None else f"{acceptance.accept_length:.3f}"
+        return [
+            self.draft,
+            self.destination,
+            self.weights,
+            self.runs,
+            "the same network" if self.same else "DIFFERENT",
+            f"{counted} {self.report.verdict}",
+        ]
 
 
 def convert(source: Path, destination: str, output: Path) -> api.Conversion:
     """One conversion, from whatever layout the source is in."""
-    options = api.Options(target=str(TARGET), target_name="tests/data/target")
-    conversion = api.convert(api.load(str(source), "auto", options), destination, options)
+    conversion = api.convert(api.load(str(source), "auto", OPTIONS), destination, OPTIONS)
     api.write(conversion, output)
     return conversion
 
 
-def row(draft: Path, destination: str, workspace: Path) -> list[str]:
-    """Convert there and back, and say what was found."""
-    there, back = (
-        workspace / f"{draft.name}-{destination}",
-        workspace / f"{draft.name}-{destination}-back",
+def measure(draft: Path, source: Path) -> Report:
+    """Logits and counters of a converted draft against its source's."""
+    request = Request(
+        checkpoint=str(draft),
+        target=TARGET,
+        against=str(source),
+        prompts=DATA / "prompts.jsonl",
+        shape=Shape.chain(4),
+        new_tokens=96,
     )
-    began = time.perf_counter()
-    conversion = convert(draft, destination, there)
-    seconds = time.perf_counter() - began
-    convert(there, "speculators", back)
-    options = api.Options(target=str(TARGET))
-    same = inspection.compare(
-        api.load(str(draft), "auto", options), api.load(str(back), "auto", options)
-    )["same"]
-    weights = "model.safetensors"
-    kept = sha256_of(draft / weights) == sha256_of(there / weights)
-    changed = sum(bool(output.note) for output in conversion.fitted.outputs)
-    plugin = serve.needs_plugin(conversion.fitted.writing.config) and destination != "vllm"
-    return [
-        draft.name,
-        destination,
-        "same file (sha256)" if kept else f"{changed} tensors changed",
-        "with the plugin" if plugin else "stock",
-        "the same network" if same else "DIFFERENT",
-        f"{1000 * seconds:.0f} ms",
-    ]
+    report, _ = validate(request)
+    return report
+
+
+def rows(workspace: Path) -> Iterator[Row]:
+    """Convert each draft there and back, and measure it."""
+    for source in sorted(path for path in (DATA / "drafts").iterdir() if path.is_dir()):
+        for destination in DESTINATIONS:
+            there = workspace / f"{source.name}-{destination}"
+            back = workspace / f"{source.name}-{destination}-back"
+            conversion = convert(source, destination, there)
+            convert(there, "speculators", back)
+            ours, theirs = (api.load(str(path), "auto", OPTIONS) for path in (source, back))
+            kept = len({sha256_of(path / "model.safetensors") for path in (source, there)}) == 1
+            changed = sum(bool(output.note) for output in conversion.fitted.outputs)
+            plugin = serve.needs_plugin(conversion.fitted.writing.config) and destination != "vllm"
+            yield Row(
+                source.name,
+                destination,
+                there,
+                "same file (sha256)" if kept else f"{changed} changed",
+                "with the plugin" if plugin else "stock",
+                inspection.compare(ours, theirs)["same"],
+                measure(there, source),
+            )
+
+
+def card(row: Row, report: Path) -> str:
+    """The card that a push would publish with this draft."""
+    report.write_text(row.report.model_dump_json())
+    allow = {item.code for item in row.report.findings if item.severity == "warning"}
+    place = Place("your-org/your-draft")
+    return push(row.folder, place, report, allow=sorted(allow), dry_run=True).card
 
 
 def main() -> int:
-    """Print the table; exit code 1 if a way back did not end where it began."""
+    """Print the table and one card; exit code 1 if anything changed on the way."""
     table = Table(title="speculators drafts, converted and back")
-    for column in ("draft", "to", "weights", "runs", "back to speculators", "time"):
+    for column in ("draft", "to", "weights", "runs", "back to speculators", "accept length"):
         table.add_column(column)
-    with tempfile.TemporaryDirectory() as folder:
-        rows = [
-            row(draft, destination, Path(folder))
-            for draft in sorted(path for path in (DATA / "drafts").iterdir() if path.is_dir())
-            for destination in DESTINATIONS
-        ]
-    for cells in rows:
-        table.add_row(*cells)
-    Console(width=110).print(table)
-    return int(any(cells[4] != "the same network" for cells in rows))
+    console = Console(width=110)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        found = []
+        for row in rows(folder):
+            found.append(row)
+            table.add_row(*row.cells())
+        console.print(table)
+        first = next(row for row in found if row.draft == "plain")
+        print("eagle3-push --dry-run, for plain converted to SGLang:\n")
+        print(card(first, folder / "report.json"))
+    return int(not all(row.good for row in found))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import drafts
 import numpy as np
 import pytest
-from conversions import codes, convert, described, refusal, refusals
+from conversions import codes, convert, described, loaded, refusal, refusals
 from drafts import ABSENT, H, random
 
 from eagle3_interop.schemas.sglang import ids_to_taps, taps_to_ids
@@ -165,6 +165,19 @@ def test_ids_only_in_eagle_config_are_sglangs_with_a_warning(tmp_path):
     source = drafts.sglang(tmp_path / "draft", architectures=["LlamaForCausalLM"])
     assert described(source).taps == (1, 3, 5)
     assert "read-as-sglang" in codes(source)
+
+
+def test_a_folder_that_this_tool_wrote_says_itself_whose_layout_it_is(tmp_path):
+    written = convert(drafts.speculators(tmp_path / "draft"), "sglang")
+    said = loaded(written.folder).reading.findings
+    assert "read-as-sglang" not in {item.code for item in said}
+    assert any("eagle3_interop.json" in item.message for item in said)
+
+
+def test_a_provenance_file_that_cannot_be_read_counts_for_nothing(tmp_path):
+    written = convert(drafts.speculators(tmp_path / "draft"), "sglang")
+    (written.folder / "eagle3_interop.json").write_text("[]")
+    assert "read-as-sglang" in {item.code for item in loaded(written.folder).reading.findings}
 
 
 def test_nested_ids_mean_taps_to_vllms_first_runner_and_nothing_to_its_second(tmp_path):
