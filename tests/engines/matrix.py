@@ -14,6 +14,7 @@ RESULTS = Path(__file__).resolve().parent / "results.json"
 PAGE = ROOT / "docs" / "conformance.md"
 
 EQUAL, REFUSED, DIFFERS, HOLDS = "equal", "refused", "differs", "holds"
+TITLES = {"sglang": "SGLang", "speculators": "speculators", "vllm": "vLLM"}
 WRONG = "**WRONG**"
 """Recorded where a run contradicts what the cell claims; the test fails as well."""
 
@@ -46,9 +47,29 @@ SECTIONS = {
     ),
     "facts": (
         "Facts",
-        "What the conversions rest on. *ran*: shown by running the framework. *read*: by its code.",
+        "What the conversions rest on, each shown by running the framework: *class*, two folders give its "
+        "draft class the same logits, or one is refused by it; *engine*, a whole run.",
+    ),
+    "plugin": (
+        "What the plugin refuses",
+        "Folders that are not the network of their config, given to the plugin inside SGLang.",
     ),
 }
+
+COLUMNS = (
+    "reference",
+    "flipped",
+    "vLLM: source",
+    "vLLM: vllm",
+    "vLLM: universal",
+    "SGLang: sglang",
+    "SGLang: universal",
+    "speculators",
+    "sglang",
+    "vllm",
+    "universal",
+)
+"""Their order; any other column stands after these."""
 
 
 @dataclass
@@ -137,7 +158,7 @@ def render(cells: list[dict[str, Any]]) -> str:
 
 
 def _table(cells: list[dict[str, Any]]) -> list[str]:
-    columns = list(dict.fromkeys(cell["column"] for cell in cells))
+    columns = sorted({cell["column"] for cell in cells}, key=_column_order)
     found: dict[str, dict[str, str]] = {}
     for cell in cells:
         found.setdefault(cell["row"], {})[cell["column"]] = _text(cell)
@@ -149,6 +170,10 @@ def _table(cells: list[dict[str, Any]]) -> list[str]:
             for row, texts in found.items()
         ),
     ]
+
+
+def _column_order(column: str) -> tuple[int, str]:
+    return COLUMNS.index(column) if column in COLUMNS else len(COLUMNS), column
 
 
 def _text(cell: Mapping[str, Any]) -> str:

@@ -52,7 +52,7 @@ def test_every_target_class_of_sglang_reads_ids_as_we_do(matrix: Matrix) -> None
         "ids of deepseek_v2 and glm4_moe_lite: taps unless the first is 1; gpt_oss: taps if the largest is "
         f"L; the {plain} other target classes: id + 1; minimax_m3_vl: a default one layer later"
     )
-    detail = f"ran: the method of {len(defaults)} classes, {len(LISTS)} lists and none"
+    detail = f"the method of {len(defaults)} classes called on {len(LISTS)} lists and on none"
     matrix.record("facts", fact, "SGLang", HOLDS, detail, sglang=answer["version"])
 
 
@@ -190,7 +190,7 @@ def test_two_folders_are_one_network(fact: str, folders: Folders, matrix: Matrix
     held = folders.equal(engine, one, same)
     if other is not None:
         held = held and not folders.equal(engine, one, other)
-    _claim(matrix, folders, fact, engine, held, "ran: its draft class gives the same logits")
+    _claim(matrix, folders, fact, engine, held, "class")
 
 
 def test_sglang_applies_fc_where_it_is_wider(folders: Folders) -> None:
@@ -202,7 +202,7 @@ def test_vllm_sizes_fc_from_its_own_key(folders: Folders, matrix: Matrix) -> Non
     assert not isinstance(folders.logits("vllm", "four-taps"), str)
     said = folders.logits("vllm", "four-taps-uncounted")
     fact = "fc of the llama class is sized by `num_aux_hidden_states`, not by top-level ids"
-    how = "ran: four ids and no such key fail to load"
+    how = "class: four ids without the key fail to load"
     _claim(matrix, folders, fact, "vllm", isinstance(said, str), how)
 
 
@@ -225,7 +225,7 @@ def test_vllm_takes_nested_ids_as_they_are(tmp_path: Path, matrix: Matrix) -> No
     wanted = trained.expected(trained.source("plain"), "speculators")
     held = found["aux_layers"] == [1, 3, 5] and trained.same(found, wanted)
     fact = "ids in `eagle_config` alone are fed as they are, not shifted"
-    matrix.claim("facts", fact, "vLLM", HOLDS, held, "ran: whole engine", vllm=found["version"])
+    matrix.claim("facts", fact, "vLLM", HOLDS, held, "engine", vllm=found["version"])
 
 
 @pytest.mark.conformance
@@ -237,4 +237,4 @@ def test_sglang_ignores_ids_at_the_top(tmp_path: Path, matrix: Matrix) -> None:
     wanted = trained.expected(trained.source("plain"), "speculators")
     held = found["aux_layers"] == [1, 3, 5] and trained.same(found, wanted)
     fact = "ids at the top level are ignored"
-    matrix.claim("facts", fact, "SGLang", HOLDS, held, "ran: whole engine", sglang=found["version"])
+    matrix.claim("facts", fact, "SGLang", HOLDS, held, "engine", sglang=found["version"])

@@ -9,7 +9,7 @@ import random_drafts
 import run_engine
 import test_classes
 import trained
-from matrix import HOLDS, Matrix
+from matrix import REFUSED, Matrix
 from random_drafts import Spec
 
 pytestmark = pytest.mark.engine
@@ -69,10 +69,7 @@ def test_folders_that_are_not_the_network_of_their_config(tmp_path: Path, matrix
         refused = (
             isinstance(said, str) and said.startswith("DraftCheckpointError") and message in said
         )
-        fact = f"the plugin refuses: {row}"
-        matrix.claim(
-            "facts", fact, "SGLang", HOLDS, refused, "ran: its draft class", **grid.versions
-        )
+        matrix.claim("plugin", row, "SGLang", REFUSED, refused, **grid.versions)
 
 
 def test_another_version_of_sglang(tmp_path: Path, matrix: Matrix) -> None:
@@ -94,5 +91,5 @@ def test_another_version_of_sglang(tmp_path: Path, matrix: Matrix) -> None:
     insisting = {**variables, "EAGLE3_SGLANG_ANY_VERSION": "1"}
     answer = run_engine.run_engine("sglang-draft-class", request, variables=insisting)
     assert answer["cases"][0].get("class") == "Eagle3LlamaForCausalLM"
-    fact = "the plugin refuses: another version of SGLang, unless told otherwise"
-    matrix.record("facts", fact, "SGLang", HOLDS, "ran: start-up", sglang=answer["version"])
+    row = "another version of SGLang, unless told otherwise"
+    matrix.record("plugin", row, "SGLang", REFUSED, sglang=answer["version"])

@@ -86,10 +86,7 @@ VARIANTS: dict[str, tuple[str, Callable[..., None], Callable[..., None], Callabl
 }
 """Row: the trained draft, changes of its config and tensors, and the network without the feature."""
 
-FIXED = {
-    ("plain with embeddings of its own", "sglang"),
-    (f"plain with a window of {WINDOW}", "sglang"),
-}
+FIXED = {("plain with embeddings of its own", "sglang")}
 
 
 @pytest.fixture(scope="session")
