@@ -179,3 +179,7 @@ def _column_order(column: str) -> tuple[int, str]:
 def _text(cell: Mapping[str, Any]) -> str:
     detail = f" ({cell['detail']})" if cell["detail"] else ""
     return f"{cell['verdict']}{detail}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(json.loads(RESULTS.read_text())))

@@ -238,3 +238,29 @@ def test_sglang_ignores_ids_at_the_top(tmp_path: Path, matrix: Matrix) -> None:
     held = found["aux_layers"] == [1, 3, 5] and trained.same(found, wanted)
     fact = "ids at the top level are ignored"
     matrix.claim("facts", fact, "SGLang", HOLDS, held, "engine", sglang=found["version"])
+
+
+@pytest.mark.conformance
+def test_the_stream_after_the_last_layer(tmp_path: Path, matrix: Matrix) -> None:
+    """A tap that vLLM feeds and that a llama target in SGLang never captures: refused with reason."""
+    ids = {"eagle_aux_hidden_state_layer_ids": [1, 3, 6]}
+    source = trained.changed(
+        trained.source("plain"), tmp_path / "end", lambda config: config.update(ids)
+    )
+    folder = trained.convert(source, "vllm", tmp_path)
+    found = trained.generate("vllm", folder)
+    wanted = trained.expected(source, "speculators")
+    held = found["aux_layers"] == [1, 3, 6] and trained.same(found, wanted)
+    fact = "the stream after the last layer can be tapped (id L)"
+    matrix.claim("facts", fact, "vLLM", HOLDS, held, "engine", vllm=found["version"])
+
+    cell = test_classes.convert(source, "speculators", "sglang")
+    assert cell.codes == ("end-tap",)
+    assert cell.folder is not None
+    try:
+        trained.generate("sglang", cell.folder)
+        failed = False
+    except run_engine.EngineError:
+        failed = True
+    fact = "a llama target never captures the stream after its last layer: forced, it fails"
+    matrix.claim("facts", fact, "SGLang", HOLDS, failed, "engine", sglang="0.5.23")
