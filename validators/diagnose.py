@@ -29,7 +29,7 @@ from eagle3_interop.validators.texts import (
     write_texts,
 )
 from eagle3_interop.validators.validate import Watch, load_target, unwatched
-from eagle3_interop.validators.verdict import NO_MATCH, Diagnosis, diagnose
+from eagle3_interop.validators.verdict import NO_MATCH, Diagnosis, diagnose, heat_map
 from eagle3_interop.validators.wiring import Subject
 
 NEW_TOKENS = 64
@@ -68,11 +68,13 @@ class Answer:
         diagnosis: the search's.
         report: its JSON.
         findings: everything said.
+        heat: for the page, where it was asked for.
     """
 
     diagnosis: Diagnosis
     report: dict[str, Any]
     findings: tuple[Finding, ...]
+    heat: dict[tuple[int, str], list[float | None]]
 
 
 def run(
@@ -80,6 +82,7 @@ def run(
     *,
     budget: float | None = None,
     write: Path | None = None,
+    heat: bool = False,
     watch: Watch = unwatched,
     searching: Callable[[], AbstractContextManager[Progress | None]] | None = None,
 ) -> Answer:
@@ -89,6 +92,7 @@ def run(
         request: checkpoint, target, prompts, device, dtype, seed.
         budget: seconds for all of it; loading and the target's pass are never cut short.
         write: a folder for the best wiring.
+        heat: compute the heat map of the page as well.
         watch: shows progress over tokens.
         searching: shows progress over wirings.
 
@@ -109,18 +113,20 @@ def run(
                 progress=progress,
                 seed=request.seed,
             )
+        limit = None if left is None else max(0.0, left - diagnosis.seconds)
+        best = diagnosis.best.wiring
+        heated = heat_map(prepared.evaluator, best, limit) if heat else {}
     except (torch.OutOfMemoryError, MemoryError) as error:
         message = "out of memory; try --dtype bfloat16, fewer prompts or --device cpu"
         raise Unavailable(f"{message}: {str(error).partition(chr(10))[0]}") from error
-    finally_said = [*prepared.findings, *_said(diagnosis)]
+    found = [*prepared.findings, *_said(diagnosis)]
     written = None
     if write is not None and diagnosis.verdict == "better-wiring":
-        subject, best = prepared.subject, diagnosis.best.wiring
-        done = write_wiring(request.checkpoint, request.target, subject, best, write)
-        finally_said += done.findings
+        done = write_wiring(request.checkpoint, request.target, prepared.subject, best, write)
+        found += done.findings
         written = done.output
     prepared.evaluator.streams.close()
-    said = tuple(dict.fromkeys(finally_said))
+    said = tuple(dict.fromkeys(found))
     environment = provenance.environment(
         request, prepared.target, str(prepared.target.device), prepared.prompts, prepared.loaded
     )
@@ -130,7 +136,7 @@ def run(
         "findings": [item.model_dump() for item in said],
         "environment": environment,
     }
-    return Answer(diagnosis, report, said)
+    return Answer(diagnosis, report, said, heated)
 
 
 def prepare(request: Request, *, watch: Watch = unwatched, memory: int = MEMORY) -> Prepared:

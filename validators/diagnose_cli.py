@@ -100,7 +100,7 @@ def diagnose(
             seed=seed,
             trust_remote_code=trust_remote_code,
         )
-        answer = _run(console, request, budget, write)
+        answer = _run(console, request, budget, write, heat=html is not None)
         if html is not None:
             from eagle3_interop.validators.heatmap import page
 
@@ -114,7 +114,7 @@ def diagnose(
 
 
 def _run(
-    console: Console, request: "Request", budget: float | None, write: Path | None
+    console: Console, request: "Request", budget: float | None, write: Path | None, *, heat: bool
 ) -> "Answer":
     from transformers.utils import logging
 
@@ -128,6 +128,7 @@ def _run(
         request,
         budget=budget,
         write=write,
+        heat=heat,
         watch=render.watch(console),
         searching=lambda: _bar(budget, shown=shown),
     )

@@ -1,6 +1,6 @@
 """A diagnosis as one page that needs nothing else, with the heat map of every block over every depth."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,9 @@ _WORDS = {
     "better-wiring": ("other", "Another wiring fits better"),
     "no-match": ("none", "No wiring fits"),
 }
+
+Heat = Mapping[tuple[int, str], Sequence[float | None]]
+"""By block and what it reads, a score for every depth."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ def page(answer: "Answer") -> str:
     kind, words = _WORDS[report["verdict"]]
     parts = [
         _header(kind, words, title, sentence(diagnosis), report),
-        _heat(diagnosis),
+        _heat(diagnosis, answer.heat),
         _candidates(rows(report)),
         _flags(report),
         _findings(report["findings"]),
@@ -128,17 +131,17 @@ def _header(kind: str, words: str, title: str, answer: str, report: dict[str, An
     )
 
 
-def _heat(diagnosis: "Diagnosis") -> str:
-    scores = [score for row in diagnosis.heat.values() for score in row if score is not None]
+def _heat(diagnosis: "Diagnosis", heat: Heat) -> str:
+    scores = [score for row in heat.values() for score in row if score is not None]
     if not scores:
         return ""
     low = min(scores)
     high = sorted(scores)[min(len(scores) - 1, round(0.9 * len(scores)))]
-    depth = len(next(iter(diagnosis.heat.values())))
+    depth = len(next(iter(heat.values())))
     head = "".join(f"<th>{tap if depth <= 25 or tap % 8 == 0 else ''}</th>" for tap in range(depth))
     body = "".join(
         _heat_row(diagnosis, block, read, row, (low, high))
-        for (block, read), row in diagnosis.heat.items()
+        for (block, read), row in heat.items()
         if any(score is not None for score in row)
     )
     many = " many" if depth > 25 else ""

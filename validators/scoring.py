@@ -208,7 +208,9 @@ class Evaluator:
     def deep(self, wiring: Wiring) -> float:
         """Cross-entropy over all depths on the sieve's texts."""
         if wiring not in self._deep:
-            self._deep[wiring] = self._quick(wiring, DEPTHS)
+            whole = self._small_count == len(self.streams.final)
+            score = self.result(wiring).score if whole else self._quick(wiring, DEPTHS)
+            self._deep[wiring] = score
         return self._deep[wiring]
 
     def known_deep(self) -> dict[Wiring, float]:

@@ -27,6 +27,9 @@ PAIRED = 6
 TINY = 0.002
 """Nats that a change must gain to be followed."""
 
+NEAR = 0.5
+"""Nats at depth 0 within which another read is worth a whole search of its taps."""
+
 EQUAL = 0.01
 """Nats, over all depths, below which a difference is none."""
 
@@ -238,8 +241,13 @@ class Search:
         for read in kinds:
             fitting = [read if read in streams.reads(tap) else STREAM for tap in wiring.taps]
             alike = replace(wiring, reads=tuple(fitting))
-            if alike != wiring:
-                best = self._better(best, [alike, self._taps(alike)], self.sieve)
+            if alike == wiring:
+                continue
+            for block in range(len(alike.taps)):
+                alike = self._block(alike, block)
+            if self.sieve(alike) < self.sieve(best) + NEAR:
+                alike = self._taps(alike)
+            best = self._better(best, [alike], self.sieve)
         for block in range(len(best.taps)):
             tap = best.taps[block]
             moves = [

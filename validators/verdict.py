@@ -35,7 +35,6 @@ class Diagnosis:
         constant: cross-entropy of the best draft that ignores its input, at depth 0.
         seconds: of the search.
         finished: the search ended before its budget did.
-        heat: by block and what it reads, the sieve's score at every depth (None: not tried).
     """
 
     verdict: Verdict
@@ -47,7 +46,6 @@ class Diagnosis:
     constant: float
     seconds: float
     finished: bool
-    heat: dict[tuple[int, str], list[float | None]]
 
     def report(self, seed: int = 0) -> dict[str, Any]:
         """The JSON object."""
@@ -111,18 +109,16 @@ def diagnose(
     mine = next(one for one in results if one.wiring == configured)
     best, equivalent = _choose(results, mine, known, seed)
     constant = evaluator.constant_score()
-    heat = _heat(evaluator, best.wiring, end)
     return Diagnosis(
         _verdict(best, mine, known, constant),
         mine if known else None,
         best,
         tuple(equivalent),
         tuple(results),
-        len(search.trials | _heat_wirings(best.wiring, heat)),
+        len(search.trials),
         constant,
         time.monotonic() - began,
         search.finished,
-        heat,
     )
 
 
@@ -167,14 +163,20 @@ def _verdict(best: Result, configured: Result, known: bool, constant: float) -> 
     return "configured-is-best" if known and best is configured else "better-wiring"
 
 
-def _heat(
-    evaluator: Evaluator, best: Wiring, end: float | None
+def heat_map(
+    evaluator: Evaluator, best: Wiring, seconds: float | None = None
 ) -> dict[tuple[int, str], list[float | None]]:
     """The best wiring with one block moved: the sieve's score by block, read and depth.
 
-    Of deep targets mostly what the search computed anyway.
+    Of deep targets mostly what the search computed anyway; None is what was not tried or cannot be read.
+
+    Args:
+        evaluator: of the weights.
+        best: the wiring.
+        seconds: after which nothing more is computed.
     """
     streams = evaluator.streams
+    end = None if seconds is None else time.monotonic() + seconds
     kinds = dict.fromkeys(r for tap in range(streams.depth + 1) for r in streams.reads(tap))
     heat: dict[tuple[int, str], list[float | None]] = {}
     for block in range(len(best.taps)):
@@ -191,12 +193,3 @@ def _heat(
                     row.append(evaluator.sieve(moved))
             heat[block, read] = row
     return heat
-
-
-def _heat_wirings(best: Wiring, heat: dict[tuple[int, str], list[float | None]]) -> set[Wiring]:
-    return {
-        best.with_block(block, tap, read)
-        for (block, read), row in heat.items()
-        for tap, score in enumerate(row)
-        if score is not None
-    }
