@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eagle3_interop.convert.stream import PROVENANCE
 from eagle3_interop.convert.checkpoint import (
     BIN_INDEX,
     SAFETENSORS_INDEX,
     Checkpoint,
     open_checkpoint,
 )
-from eagle3_interop.convert.stream import sha256_of
+from eagle3_interop.convert.stream import PROVENANCE, sha256_of
 from eagle3_interop.convert.strict import parse_object, refusal
 from eagle3_interop.schemas.findings import Refused, Unavailable, Usage
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 
-from eagle3_interop.convert.api import PROVENANCE
 from eagle3_interop.convert.checkpoint import BIN_INDEX, SAFETENSORS_INDEX, Checkpoint
 from eagle3_interop.convert.planning import Loaded
-from eagle3_interop.convert.stream import sha256_of
+from eagle3_interop.convert.stream import PROVENANCE, sha256_of
 from eagle3_interop.schemas.findings import Unavailable
 from eagle3_interop.validators.session import Request
 from eagle3_interop.validators.target import Target
