@@ -6,6 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+# More threads than free cores slow the small networks of tests and demo down.
+export OMP_NUM_THREADS ?= 1
+
 .PHONY: help install test demo lint types speculators engines conformance docs bench clean
 
 help:  ## List the targets.
@@ -52,8 +55,10 @@ conformance: $(READY)  ## Run all of it (an hour), and write docs/conformance.md
 docs: $(READY)  ## Write the pages that are generated.
 	$(BIN)/python docs/findings.py
 
-bench: $(READY)  ## Measure speed and memory side by side with cp.
-	$(BIN)/python benchmarks/bench_convert.py
+bench: $(READY)  ## Measure speed and memory side by side with cp and the speculators converter.
+	EAGLE3_SPECULATORS_PYTHON="$$($(BIN)/python tests/engines/build_env.py speculators | tail -n 1)" \
+		$(BIN)/python benchmarks/bench_convert.py
+	$(BIN)/python benchmarks/bench_acceptance.py
 
 clean:  ## Remove what the targets made.
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

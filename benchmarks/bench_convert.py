@@ -2,6 +2,9 @@
 
     python benchmarks/bench_convert.py [--pairs N] [--folder DIR] [--modes ..] [--command ..]
 
+The third column is the speculators library's own converter on the same draft, where
+EAGLE3_SPECULATORS_PYTHON names its interpreter (``make bench`` does) and where it reads the draft at all.
+
 Each pair times ``cp`` and a conversion of the same draft, in turns, process start and flush
 included; the ratio of a mode is the median over its pairs, so that what else the disk does weighs
 little. The drafts are synthetic: true sizes, names, configs and vocabulary maps, random weights.
@@ -23,7 +26,13 @@ from math import prod
 from pathlib import Path
 
 # Beside this interpreter, so that the project's own environment is measured.
-CONVERT = f"{shlex.quote(str(Path(sys.executable).with_name('eagle3-convert')))} sglang-to-vllm"
+CONVERT = shlex.quote(str(Path(sys.executable).with_name("eagle3-convert")))
+
+PEER = """
+import sys
+from speculators.convert.entrypoints import convert_model
+convert_model(model=sys.argv[1], verifier=sys.argv[2], algorithm="eagle3", output_path=sys.argv[3])
+"""
 
 
 @dataclass(frozen=True)
@@ -31,23 +40,25 @@ class Mode:
     """What is asked of the converter, and what it may cost.
 
     Attributes:
-        options: what the command is given after SOURCE and OUTPUT.
+        conversion: the subcommand.
+        options: what it is given after SOURCE and OUTPUT.
         ratio: most times the duration of cp + sync.
         seconds: most seconds.
         megabytes: most resident memory at any time.
     """
 
-    options: tuple[str, ...]
+    conversion: str = "sglang-to-vllm"
+    options: tuple[str, ...] = ()
     ratio: float = float("inf")
     seconds: float = float("inf")
     megabytes: float = 100
 
 
 MODES = {
-    "copy": Mode((), ratio=1.25),
-    "rename": Mode(("--canonical-names",), ratio=1.25),
-    "permute": Mode(("--taps", "30,2,16"), ratio=1.6),
-    "link": Mode(("--link",), seconds=0.5),
+    "copy": Mode(ratio=1.25),
+    "rename": Mode("sglang-to-speculators", ("--target-name", "org/target"), ratio=1.25),
+    "permute": Mode(options=("--taps", "30,2,16"), ratio=1.6),
+    "link": Mode(options=("--link",), seconds=0.5),
 }
 
 
@@ -178,10 +189,10 @@ def write_shard(size: Size, names: list[str], path: Path) -> None:
                 rest -= file.write(maps(size).get(name, block)[:rest])
 
 
-def measure(command: list[str]) -> Run:
+def measure(command: list[str], *, quiet: bool = False) -> Run:
     """Run a command that must succeed."""
     start = time.perf_counter()
-    process = subprocess.Popen(command)
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL if quiet else None)
     _, status, usage = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - start
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -193,7 +204,8 @@ def measure(command: list[str]) -> Run:
 def pair(command: str, mode: Mode, source: Path, output: Path, turn: int) -> tuple[Run, Run]:
     """``cp`` plus ``sync`` and the conversion, each on a flushed disk; every other turn reversed."""
     copy = f"cp -r {shlex.quote(str(source))} {shlex.quote(str(output))} && sync"
-    convert = [*shlex.split(command), str(source), str(output), *mode.options, "--quiet"]
+    words = [mode.conversion, str(source), str(output), *mode.options, "--quiet"]
+    convert = [*shlex.split(command), *words]
     lines = [["sh", "-c", copy], convert]
     runs = {}
     for index in (0, 1) if turn % 2 == 0 else (1, 0):
@@ -202,6 +214,21 @@ def pair(command: str, mode: Mode, source: Path, output: Path, turn: int) -> tup
         runs[index] = measure(lines[index])
     shutil.rmtree(output)
     return runs[0], runs[1]
+
+
+def peer(source: Path, output: Path, folder: Path) -> Run | None:
+    """The library's own converter, once; None where it is not at hand or does not read the draft."""
+    python = os.environ.get("EAGLE3_SPECULATORS_PYTHON")
+    if not python or (source / "model.safetensors.index.json").exists():
+        return None
+    verifier = folder / "verifier"
+    verifier.mkdir(exist_ok=True)
+    (verifier / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    os.sync()
+    script = f"{PEER}\nimport os; os.sync()"
+    run = measure([python, "-c", script, str(source), str(verifier), str(output)], quiet=True)
+    shutil.rmtree(output)
+    return run
 
 
 def report(size: Size, name: str, pairs: list[tuple[Run, Run]]) -> bool:
@@ -225,7 +252,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path("build/bench"), help="scratch, 10 GB")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--sizes", nargs="+", choices=[size.name for size in SIZES])
-    parser.add_argument("--command", default=CONVERT, help="is given SOURCE OUTPUT and options")
+    parser.add_argument("--command", default=CONVERT, help="given A-to-B SOURCE OUTPUT ...")
     options = parser.parse_args()
     print(f"{'draft':10} {'mode':8} {'cp + sync':>9} {'convert':>10} {'ratio':>8} {'memory':>9}")
     held = True
@@ -240,6 +267,9 @@ def main() -> int:
                 for turn in range(options.pairs)
             ]
             held &= report(size, name, pairs)
+        if (run := peer(source, output, options.folder)) is not None:
+            print(f"{size.name:10} {'speculators, its own converter':30}", end="")
+            print(f" {run.seconds:6.2f} s {run.megabytes:6.0f} MB", flush=True)
     return 0 if held else 1
 
 
