@@ -48,6 +48,8 @@ def load(target: str, draft: str, dtype: str) -> torch.nn.Module:
     if not model.has_own_lm_head:
         head = target_tensor(target, "lm_head.weight")
         model.lm_head.weight.data = (embeddings if head is None else head).float()
+        # On a CPU the loader packs weights; the engine shares the target's packed head.
+        model.lm_head.quant_method.process_weights_after_loading(model.lm_head)
     return model
 
 

@@ -122,6 +122,13 @@ def test_t2d_and_computed_tables_are_no_part_of_it(shapes: dict[str, Any]) -> No
     assert load(tensors(shapes) | more, shapes) == set(shapes)
 
 
+def test_a_zero_bias_on_o_proj_changes_nothing(shapes: dict[str, Any]) -> None:
+    zeros = {"layers.0.self_attn.o_proj.bias": np.zeros(8).view(Array)}
+    assert load(tensors(shapes) | zeros, shapes) == set(shapes)
+    with pytest.raises(DraftCheckpointError, match=r"o_proj\.bias"):
+        load(tensors(shapes) | tensors({"layers.0.self_attn.o_proj.bias": (8,)}), shapes)
+
+
 def test_the_target_may_provide_a_table(shapes: dict[str, Any]) -> None:
     stored = tensors(shapes)
     del stored["embed_tokens.weight"]
