@@ -65,6 +65,9 @@ class Acceptance:
     def speedup(self, cost_ratio: float) -> float:
         """Expected tokens in the time of one without drafting.
 
+        A verification pass is taken to cost one target step, however many tokens it checks: true while the
+        target waits for its weights rather than for arithmetic, too kind to large trees and batches.
+
         Args:
             cost_ratio: time of one draft step over time of one target step.
         """
