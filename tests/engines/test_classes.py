@@ -104,11 +104,18 @@ def engines_of(destination: str) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="session")
-def grid(tmp_path_factory: pytest.TempPathFactory) -> Grid:
-    """Every draft in every layout, converted everywhere, and every class on every folder of its own."""
+def grid(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Grid:
+    """The selected drafts in every layout, converted everywhere, and each class on all its folders."""
     root, this = tmp_path_factory.mktemp("classes"), Grid()
     inputs = {}
+    selected = {
+        item.callspec.params.get("row")
+        for item in request.session.items
+        if hasattr(item, "callspec")
+    }
     for row, spec in GRID.items():
+        if row not in selected:
+            continue
         inputs[row] = write_inputs(root / f"{len(inputs)}.inputs.safetensors", spec)
         for layout in spec.layouts:
             name = f"{len(this.sources)}-{layout}"

@@ -4,14 +4,18 @@ The counters of both engines on one universal folder are the reference's; the st
 gives those of the network without it.
 """
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import trained
 from matrix import DIFFERS, EQUAL, Matrix
 from test_trained import flip, record_references
+
+from eagle3_interop.convert import api
 
 pytestmark = [pytest.mark.engine]
 
@@ -35,13 +39,6 @@ def add_biases(tensors: trained.Tensors, parts: str = "qkvo") -> None:
 
 def in_decoder(**keys: Any) -> Callable[[dict[str, Any]], None]:
     return lambda config: config["transformer_layer_config"].update(keys)
-
-
-def permute_taps(tensors: trained.Tensors) -> None:
-    import numpy as np
-
-    low, middle, high = np.split(tensors["fc.weight"], 3, axis=1)
-    tensors["fc.weight"] = np.concatenate([high, low, middle], axis=1)
 
 
 SLIDING = {
@@ -138,4 +135,30 @@ def test_counters(row: str, engine: str, scratch: Path, matrix: Matrix) -> None:
         matrix.claim("stock", row, "SGLang stock", DIFFERS, lost, detail, **versions)
         return
     title = f"{'vLLM' if engine == 'vllm' else 'SGLang'}: universal"
+    matrix.claim("trained", row, title, EQUAL, trained.same(found, wanted), text, **versions)
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_taps_that_were_trained_in_another_order(
+    engine: str, scratch: Path, matrix: Matrix
+) -> None:
+    """fc's blocks out of order, and the user's word for it: the converter permutes them back."""
+
+    def permute(tensors: trained.Tensors) -> None:
+        low, middle, high = np.split(tensors["fc.weight"], 3, axis=1)
+        tensors["fc.weight"] = np.concatenate([high, low, middle], axis=1)
+
+    source = scratch / f"permuted-{engine}"
+    trained.changed(trained.source("plain"), source, tensors=permute)
+    wanted = trained.expected(trained.source("plain"), "speculators")
+    row = "plain, fc over taps 5, 1, 3"
+    record_references(matrix, row, wanted, trained.expected(source, "speculators"))
+    options = dataclasses.replace(trained.OPTIONS, taps=(5, 1, 3))
+    folder = scratch / f"permuted-{engine}-universal"
+    conversion = api.convert(api.load(str(source), "auto", options), "universal", options)
+    api.write(conversion, folder)
+    found = trained.generate(engine, folder)
+    title = f"{'vLLM' if engine == 'vllm' else 'SGLang'}: universal"
+    text, versions = trained.figures(found), {engine: found["version"]}
     matrix.claim("trained", row, title, EQUAL, trained.same(found, wanted), text, **versions)
