@@ -31,7 +31,7 @@ def measured(device, dtype="float32", shape=None):
 
 
 def test_a_chain_is_counted_as_on_a_cpu():
-    assert measured("cuda").per_position == [560, 408, 289, 175]
+    assert measured("cuda").per_position == (560, 408, 289, 175)
 
 
 def test_a_tree_is_counted_as_on_a_cpu():
