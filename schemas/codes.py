@@ -484,6 +484,19 @@ CODES: dict[str, Code] = {
         "of another text than the target would write.",
         "Generate them greedily with this very target, or leave completion_token_ids out.",
     ),
+    # A real engine.
+    "engine-differs": Code(
+        "warning",
+        "A real engine counts other accepted tokens than the network of the checkpoint would: it computes "
+        "another one.",
+        "Convert the checkpoint for this engine; see the cause that the report names.",
+    ),
+    "engine-text": Code(
+        "warning",
+        "An engine wrote tokens that are not the target's own greedy choice; a few are ties that rounding "
+        "decides.",
+        "If they are many: serve this very target, unquantised, with the dtype that --dtype names.",
+    ),
     # A push.
     "local-path": Code(
         "error",

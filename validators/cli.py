@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from eagle3_interop.schemas.findings import Finding
     from eagle3_interop.schemas.report import Report
     from eagle3_interop.validators.drafting import Shape
-    from eagle3_interop.validators.session import Request
+    from eagle3_interop.validators.session import Judge, Request
 
 app = typer.Typer(
     name="eagle3-validate",
@@ -71,6 +71,22 @@ def validate(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     dtype: Annotated[Dtype, typer.Option(help="Of target and draft.")] = "float32",
     seed: Annotated[int, typer.Option(metavar="S", help="Of sampling and intervals.")] = 0,
+    engine: Annotated[
+        Literal["vllm", "sglang"] | None,
+        typer.Option(help="Gate: start this engine, and hold its counters against ours."),
+    ] = None,
+    engine_python: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="The Python that has the engine [this one]."),
+    ] = None,
+    engine_arg: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ARG", help="A flag for the engine: tensor-parallel-size=8."),
+    ] = None,
+    server: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Gate: the same with a vLLM or SGLang that runs."),
+    ] = None,
     min_accept_length: Annotated[
         float | None, typer.Option(metavar="X", help="Gate: fail below this accept length.")
     ] = None,
@@ -92,7 +108,7 @@ def validate(
 ) -> None:
     """Measure how many tokens of an EAGLE-3 draft its target accepts, and prove a conversion.
 
-    Exit codes: 0 passed, 1 a gate failed, 2 wrong usage, 3 refused, 4 disk, network or extra missing.
+    Exit codes: 0 passed, 1 a gate failed, 2 wrong usage, 3 refused, 4 disk, network, engine or extra failed.
     """
     console = Console(as_json=json == STDOUT, quiet=quiet)
 
@@ -128,12 +144,21 @@ def validate(
             agreement=html is not None,
             trust_remote_code=trust_remote_code,
         )
-        report = _run(console, request, json, html)
+        from eagle3_interop.validators.engine_judge import judge_of
+
+        judge = judge_of(engine, engine_python, engine_arg or [], server, request.shape)
+        report = _run(console, request, judge, json, html)
     if report.verdict == "fail":
         raise typer.Exit(EXIT_DIFFERENT)
 
 
-def _run(console: Console, request: "Request", json: Path | None, html: Path | None) -> "Report":
+def _run(
+    console: Console,
+    request: "Request",
+    judge: "Judge | None",
+    json: Path | None,
+    html: Path | None,
+) -> "Report":
     from transformers.utils import logging
 
     from eagle3_interop.validators import page, render
@@ -141,7 +166,7 @@ def _run(console: Console, request: "Request", json: Path | None, html: Path | N
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    report, measured = validate(request, watch=render.watch(console))
+    report, measured = validate(request, judge=judge, watch=render.watch(console))
     if html is not None:
         write_report(html, page.page(report, measured.agreement))
     if json is not None and json != STDOUT:

@@ -72,6 +72,8 @@ def show(report: Report) -> None:
         out.print(_sweep(report.sweep))
     if report.sampling is not None:
         out.print(Text(sampling_line(report.sampling)))
+    if report.engine is not None:
+        out.print(Text(report.engine["sentence"]))
     for gate in report.gates:
         out.print(_gate(gate))
     out.print(verdict(report))
@@ -80,7 +82,10 @@ def show(report: Report) -> None:
 def verdict(report: Report) -> Text:
     """The last line."""
     if not report.gates:
-        return Text("measured; no gate ran (--against, --min-accept-length)", style="bold")
+        return Text(
+            "measured; no gate ran (--against, --engine, --server, --min-accept-length)",
+            style="bold",
+        )
     style = "bold green" if report.verdict == "pass" else "bold red"
     return Text(report.verdict.upper(), style=style)
 

@@ -11,7 +11,7 @@ from eagle3_interop.validators.acceptance import Acceptance
 from eagle3_interop.validators.drafting import Shape
 from eagle3_interop.validators.reference import Network
 from eagle3_interop.validators.target import Target
-from eagle3_interop.validators.texts import Text
+from eagle3_interop.validators.texts import Prompt, Text
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,14 @@ class Judgement:
 
 
 class Judge(Protocol):
-    """A real engine that serves the checkpoint on the session's texts, and counts for itself."""
+    """A real engine that serves the checkpoint on the same prompts, and counts for itself."""
+
+    @property
+    def shape(self) -> Shape | None:
+        """What it drafts a step, where that is not ours to say."""
+
+    def serve(self, request: Request, loaded: Loaded, prompts: list[Prompt], shape: Shape) -> None:
+        """Let the engine generate, before the target takes its memory."""
 
     def __call__(self, session: Session, acceptance: Acceptance) -> Judgement:
         """Judge the reference's counters by the engine's own."""

@@ -100,8 +100,11 @@ def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Repo
     options = api.Options(target=request.target)
     loaded = load_draft(request.checkpoint, options)
     source = load_draft(request.against, options) if request.against else None
+    shape = request.shape or (judge.shape if judge else None)
+    shape = shape or Shape.chain(loaded.reading.draft.speculative_tokens or 3)
+    if judge:
+        judge.serve(request, loaded, prompts, shape)
     target = load_target(request, device)
-    shape = request.shape or Shape.chain(loaded.reading.draft.speculative_tokens or 3)
     shapes = _shapes(request, shape)
     extra = max(MIN_DEPTH, *(one.steps for one in shapes))
     path = provenance.target_folder(request.target)

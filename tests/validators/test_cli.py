@@ -23,7 +23,7 @@ TARGET, PLAIN, OTHER = (
 OPTIONS = {
     "--target", "--against", "--prompts", "--num-draft-tokens", "--tree", "--sweep", "--max-new-tokens",
     "--stop-at-eos", "--temperature", "--cost-ratio", "--device", "--dtype", "--seed",
-    "--min-accept-length", "--max-logit-diff", "--json", "--html", "--trust-remote-code", "--quiet",
+    "--engine", "--engine-python", "--engine-arg", "--server", "--min-accept-length", "--max-logit-diff", "--json", "--html", "--trust-remote-code", "--quiet",
     "--version", "--help",
 }  # fmt: skip
 KEYS = {
