@@ -12,7 +12,6 @@ import itertools
 import json
 import resource
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -49,6 +48,10 @@ PAIRED = (
     "reads sublayer",
 )
 """Of each kind, the one that takes part in pairs (by the beginning of its name)."""
+
+
+Case = tuple[str, str, str, str, int]
+"""Draft, configured wiring, outcome, detail, wirings tried."""
 
 
 def captured(
@@ -119,17 +122,30 @@ def pairs(evaluator: Evaluator) -> dict[str, Wiring]:
         f"{one} + {other}": merged
         for one, other in itertools.combinations(chosen, 2)
         if (merged := _merged(truth, chosen[one], chosen[other])) is not None
+        and _readable(evaluator, merged)
     }
 
 
 def _merged(truth: Wiring, one: Wiring, other: Wiring) -> Wiring | None:
     """Both changes in one wiring; None where they are of one kind."""
+    merged = one
     for name, value in other.flags:
         if value != truth.flag(name):
-            return None if one.flag(name) != truth.flag(name) else one.with_flag(name, value)
-    if one.taps != truth.taps and other.reads != truth.reads:
-        return replace(one, reads=other.reads)
-    return None
+            if one.flag(name) != truth.flag(name):
+                return None
+            merged = merged.with_flag(name, value)
+    for part in ("taps", "reads"):
+        theirs, plain = getattr(other, part), getattr(truth, part)
+        if theirs != plain:
+            if getattr(one, part) != plain:
+                return None
+            merged = replace(merged, **{part: theirs})
+    return merged
+
+
+def _readable(evaluator: Evaluator, wiring: Wiring) -> bool:
+    places = zip(wiring.taps, wiring.reads, strict=True)
+    return all(read in evaluator.streams.reads(tap) for tap, read in places)
 
 
 def outcome(evaluator: Evaluator, wrong: Wiring) -> tuple[str, str, int]:
@@ -158,7 +174,7 @@ def cases(evaluator: Evaluator, *, with_pairs: bool) -> Iterator[tuple[str, str,
         yield (name, *outcome(evaluator, wrong))
 
 
-def page(rows: list[tuple[str, str, str, str, int]], said: list[str]) -> str:
+def page(rows: list[Case], said: list[str]) -> str:
     """The committed result."""
     kinds = ("found", "no effect", "equivalent", "equivalent, unsaid", "missed")
     lines = [
@@ -190,30 +206,51 @@ def page(rows: list[tuple[str, str, str, str, int]], said: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def run(options: argparse.Namespace) -> tuple[list[Case], float]:
+    """Every case, told as it ends, and the seconds of CPU."""
+    target, streams, sieve = captured(options.prompts, options.new_tokens)
+    rows: list[Case] = []
+    known = json.loads((DATA / "acceptance.json").read_text())
+    for draft in options.drafts or known:
+        evaluator = evaluator_of(draft, target, streams, sieve)
+        for name, end, detail, tried in cases(evaluator, with_pairs=options.pairs):
+            rows.append((draft, name, end, detail, tried))
+            print(*rows[-1], sep="\t", flush=True)
+    spent = resource.getrusage(resource.RUSAGE_SELF).ru_utime
+    print(f"# {spent:.0f}", flush=True)
+    return rows, spent
+
+
+def told(paths: list[Path]) -> tuple[list[Case], float]:
+    """The same of runs that were kept: what they printed."""
+    rows: list[Case] = []
+    spent = 0.0
+    for line in (line for path in paths for line in path.read_text().splitlines()):
+        if line.startswith("# "):
+            spent += float(line[2:])
+            continue
+        draft, name, end, detail, tried = line.split("\t")
+        rows.append((draft, name, end, detail, int(tried)))
+    return rows, spent
+
+
 def main() -> None:
-    """Run the grid."""
+    """Run the grid, or gather runs that each did some drafts."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("drafts", nargs="*")
-    parser.add_argument("--pairs", action="store_true")
-    parser.add_argument("--prompts", type=int, default=24)
-    parser.add_argument("--new-tokens", type=int, default=48)
-    parser.add_argument("--write", type=Path)
+    parser.add_argument("drafts", nargs="*", help="all of them unless named")
+    parser.add_argument("--pairs", action="store_true", help="pairs of ways as well")
+    parser.add_argument("--prompts", type=int, default=16)
+    parser.add_argument("--new-tokens", type=int, default=40)
+    parser.add_argument("--rows", type=Path, nargs="*", help="what earlier runs printed")
+    parser.add_argument("--write", type=Path, help="the page")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    known = json.loads((DATA / "acceptance.json").read_text())
-    target, streams, sieve = captured(options.prompts, options.new_tokens)
-    rows, began = [], time.monotonic()
-    for draft in options.drafts or known:
-        evaluator = evaluator_of(draft, target, streams, sieve)
-        for name, *result in cases(evaluator, with_pairs=options.pairs):
-            rows.append((draft, name, *result))
-            print(draft, name, *result, sep="\t", flush=True)
-    spent = resource.getrusage(resource.RUSAGE_SELF).ru_utime
+    rows, spent = told(options.rows) if options.rows else run(options)
     said = [
         f"{options.prompts} prompts of 48 tokens, {options.new_tokens} new tokens each; {len(rows)} cases,",
-        f"{spent:.0f} s of one CPU core in all ({time.monotonic() - began:.0f} s on the clock, machine shared).",
+        f"{spent:.0f} s of one CPU core in all.",
     ]
     if options.write:
         options.write.write_text(page(rows, said), encoding="utf-8")

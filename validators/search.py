@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from eagle3_interop.schemas.draft import default_taps
 from eagle3_interop.validators.scoring import Evaluator
-from eagle3_interop.validators.wiring import STREAM, USUAL, Wiring, cost, distance
+from eagle3_interop.validators.wiring import STREAM, Wiring, cost, distance
 
 COARSE = 24
 """Depths that a block's search visits one by one; deeper targets are visited in strides first."""
@@ -72,14 +72,23 @@ class Search:
     def ranked(self) -> list[Wiring]:
         """What was scored over all depths so far, by this search.
 
-        The best first, in its simplest form; then what differs from it in one point, then the rest, each by
-        its score.
+        The best first, in its simplest form; then what fits about as well, the simplest first; then what differs
+        from it in one point, then the rest, each by its score.
         """
         known = self._scored()
         if not known:
             return [self.configured]
         best = self._simplest(min(known, key=known.__getitem__), known)
-        return sorted(known, key=lambda one: (min(distance(one, best), 2), known[one]))
+
+        def rank(one: Wiring) -> tuple[float, ...]:
+            if known[one] <= known[best] + EQUAL:
+                return (one != best, self._cost(one), known[one])
+            return (2 + min(distance(one, best), 2), known[one])
+
+        return sorted(known, key=rank)
+
+    def _cost(self, wiring: Wiring) -> int:
+        return cost(wiring, self.configured, self.evaluator.subject.usual)
 
     def _scored(self) -> dict[Wiring, float]:
         found = self.evaluator.known_deep()
@@ -89,7 +98,7 @@ class Search:
         """Of all that fit as well, the one with the fewest changes and oddities."""
         limit = known[best] + EQUAL / 2
         fitting = [wiring for wiring, score in known.items() if score <= limit]
-        return min(fitting, key=lambda one: (cost(one, self.configured), known[one]))
+        return min(fitting, key=lambda one: (self._cost(one), known[one]))
 
     def _run(self) -> None:
         self.deep(self.configured)
@@ -112,19 +121,18 @@ class Search:
             simpler = [
                 wiring
                 for wiring in self._undone(best)
-                if cost(wiring, self.configured) < cost(best, self.configured)
-                and self.deep(wiring) <= limit
+                if self._cost(wiring) < self._cost(best) and self.deep(wiring) <= limit
             ]
             if not simpler:
                 return best
-            best = min(simpler, key=lambda one: (cost(one, self.configured), self.deep(one)))
+            best = min(simpler, key=lambda one: (self._cost(one), self.deep(one)))
 
     def _undone(self, wiring: Wiring) -> Iterator[Wiring]:
         """The wiring with one change taken back, or one oddity made usual."""
+        subject = self.evaluator.subject
         for name, value in self.configured.flags:
-            usual = USUAL.get(name, value)
-            for other in {value, usual} - {wiring.flag(name)}:
-                if other in self.evaluator.subject.options.get(name, ()):
+            for other in {value, subject.usual.get(name, value)} - {wiring.flag(name)}:
+                if other in subject.options.get(name, ()):
                     yield wiring.with_flag(name, other)
         places = list(zip(self.configured.taps, self.configured.reads, strict=True))
         for block, place in enumerate(places):

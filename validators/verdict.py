@@ -1,7 +1,7 @@
 """From a search to an answer: the verdict, what cannot be told apart, and the JSON."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -107,7 +107,8 @@ def diagnose(
     results = _results(evaluator, [configured, *ranked[: SHOWN + 1]], end)
     results.sort(key=lambda one: one.score)
     mine = next(one for one in results if one.wiring == configured)
-    best, equivalent = _choose(results, mine, known, seed)
+    usual = evaluator.subject.usual
+    best, equivalent = _choose(results, mine, known, usual, seed)
     constant = evaluator.constant_score()
     return Diagnosis(
         _verdict(best, mine, known, constant),
@@ -115,7 +116,7 @@ def diagnose(
         best,
         tuple(equivalent),
         tuple(results),
-        len(search.trials),
+        len(search.trials | {one.wiring for one in results}),
         constant,
         time.monotonic() - began,
         search.finished,
@@ -133,7 +134,11 @@ def _results(evaluator: Evaluator, wirings: Sequence[Wiring], end: float | None)
 
 
 def _choose(
-    results: Sequence[Result], configured: Result, known: bool, seed: int
+    results: Sequence[Result],
+    configured: Result,
+    known: bool,
+    usual: Mapping[str, str],
+    seed: int,
 ) -> tuple[Result, list[Result]]:
     """The best wiring, and those that cannot be told from it.
 
@@ -144,7 +149,7 @@ def _choose(
     if known and configured in equals:
         best = configured
     else:
-        best = min(equals, key=lambda one: (cost(one.wiring, configured.wiring), one.score))
+        best = min(equals, key=lambda one: (cost(one.wiring, configured.wiring, usual), one.score))
     others = [one for one in results if one is not best and indistinguishable(one, best, seed)]
     return best, others
 

@@ -58,6 +58,13 @@ USUAL = {
 }
 """What every engine computes; other values are some trainer's."""
 
+STORED = {
+    "input_norm": "input_norm.weight",
+    "block_norms": "fc_norm.0.weight",
+    "qk_norm": "layers.0.self_attn.q_norm.weight",
+}
+"""Norms that are on where the file holds their weights; it would be odd to store what is not used."""
+
 
 @dataclass(frozen=True)
 class Wiring:
@@ -115,10 +122,10 @@ def distance(one: Wiring, other: Wiring) -> int:
     return blocks + sum(a != b for a, b in zip(one.flags, other.flags, strict=True))
 
 
-def cost(wiring: Wiring, configured: Wiring) -> int:
-    """How much a wiring asks to be believed: its changes, and what no engine computes."""
+def cost(wiring: Wiring, configured: Wiring, usual: Mapping[str, str] = USUAL) -> int:
+    """How much a wiring asks to be believed: its changes, and what is unusual about it."""
     odd = sum(read != STREAM for read in wiring.reads)
-    odd += sum(value != USUAL.get(name, value) for name, value in wiring.flags)
+    odd += sum(value != usual.get(name, value) for name, value in wiring.flags)
     return distance(wiring, configured) + odd
 
 
@@ -152,6 +159,12 @@ class Subject:
     other_norms: Mapping[str, Tensor] = field(default_factory=dict)
     other_names: Mapping[str, str] = field(default_factory=dict)
     known: bool = True
+
+    @cached_property
+    def usual(self) -> dict[str, str]:
+        """What one would expect of these weights, as far as there is anything to expect."""
+        stored = {flag: "on" if name in self.names else "off" for flag, name in STORED.items()}
+        return {**USUAL, **stored}
 
     def network(self, wiring: Wiring) -> "Wired":
         """The network that a wiring means; its features are what `fuse` shall return."""

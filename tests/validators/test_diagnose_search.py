@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from eagle3_interop.validators.search import Search
-from eagle3_interop.validators.wiring import NORMED, STREAM, SUBLAYER, Wiring, cost, distance
+from eagle3_interop.validators.wiring import NORMED, STREAM, SUBLAYER, USUAL, Wiring, cost, distance
 
 OPTIONS = {
     "residual": ("raw", "normed"),
@@ -26,7 +26,7 @@ class Planted:
     def __init__(self, truth: Wiring, depth: int) -> None:
         self.truth = truth
         self.streams = SimpleNamespace(depth=depth, reads=self._reads)
-        self.subject = SimpleNamespace(options=OPTIONS)
+        self.subject = SimpleNamespace(options=OPTIONS, usual=USUAL)
         self.sieves: dict[Wiring, float] = {}
         self.deeps: dict[Wiring, float] = {}
 
@@ -141,7 +141,7 @@ def test_of_equals_the_simplest():
     truth = wiring([1, 3, 5])
     found = Search(Blind(truth, 6), wiring([3, 1, 5])).run()
     assert found[0] == truth
-    assert found[1] == truth.with_flag("order", "hidden-embedding")
+    assert truth.with_flag("order", "hidden-embedding") in found[1:8]
 
 
 def test_progress_counts_wirings_once():
