@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from sglang.srt.layers.layer_boundary import layer_stack
 from sglang.srt.layers.layernorm import RMSNorm
 from sglang.srt.layers.linear import QKVParallelLinear, RowParallelLinear
 from sglang.srt.models.llama_eagle3 import LlamaDecoderLayer, LlamaForCausalLMEagle3
@@ -121,17 +120,12 @@ class Eagle3LlamaForCausalLM(LlamaForCausalLMEagle3):  # type: ignore[misc]
             config.draft_vocab_size = config.vocab_size
         super().__init__(config, None, prefix)
         model_prefix = add_prefix("model", prefix)
-        with layer_stack():
-            self.model.layers = nn.ModuleList(
-                DraftLayer(
-                    config,
-                    layer,
-                    model_prefix,
-                    qk_norm=self.qk_norm,
-                    output_bias=self.output_bias,
-                )
-                for layer in range(config.num_hidden_layers)
+        self.model.layers = nn.ModuleList(
+            DraftLayer(
+                config, layer, model_prefix, qk_norm=self.qk_norm, output_bias=self.output_bias
             )
+            for layer in range(config.num_hidden_layers)
+        )
         self._settle_window()
         self._own_embeddings = False
 
