@@ -20,6 +20,8 @@ header.none h1 { color: var(--bad); }
 .depths td { min-width: 46px; padding: 6px 4px; text-align: center; border: 2px solid var(--card);
   border-radius: 6px; font-size: 13px; }
 .depths.many td { min-width: 12px; height: 26px; padding: 0; font-size: 0; border-width: 1px; }
+.depths.many { table-layout: fixed; min-width: 900px; }
+.depths.many th:first-child { width: 120px; }
 .depths th { padding: 4px 8px 4px 0; border: 0; font-weight: 500; white-space: nowrap; color: var(--soft); }
 .depths thead th { padding: 2px; text-align: center; font-size: 12px; }
 .depths tbody th b { color: var(--text); font-weight: 600; }
@@ -170,14 +172,14 @@ def _heat_row(
     was = diagnosis.configured.wiring if diagnosis.configured else None
     cells = []
     for tap, score in enumerate(row):
-        if score is None:
-            cells.append('<td class="off">·</td>')
-            continue
         marks = []
         if (best.taps[block], best.reads[block]) == (tap, read):
             marks.append("best")
         elif was is not None and (was.taps[block], was.reads[block]) == (tap, read):
             marks.append("was")
+        if score is None:
+            cells.append(f'<td class="{" ".join([*marks, "off"])}">·</td>')
+            continue
         share = (score - span[0]) / (span[1] - span[0]) if span[1] > span[0] else 0.0
         strength = round(6 + 70 * (1 - min(1.0, share) ** 0.5))
         colour = f"color-mix(in srgb, var(--a) {strength}%, var(--card))"

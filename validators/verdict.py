@@ -173,7 +173,8 @@ def heat_map(
 ) -> dict[tuple[int, str], list[float | None]]:
     """The best wiring with one block moved: the sieve's score by block, read and depth.
 
-    Of deep targets mostly what the search computed anyway; None is what was not tried or cannot be read.
+    Of deep targets all depths of the stream, and else what the search computed anyway; None is what was not
+    tried or cannot be read.
 
     Args:
         evaluator: of the weights.
@@ -189,7 +190,7 @@ def heat_map(
             row: list[float | None] = []
             for tap in range(streams.depth + 1):
                 moved = best.with_block(block, tap, read)
-                deep = streams.depth > COARSE and (read != STREAM or tap % 4)
+                deep = streams.depth > COARSE and read != STREAM
                 if read not in streams.reads(tap):
                     row.append(None)
                 elif deep or (end is not None and time.monotonic() > end):
