@@ -123,10 +123,15 @@ def distance(one: Wiring, other: Wiring) -> int:
 
 
 def cost(wiring: Wiring, configured: Wiring, usual: Mapping[str, str] = USUAL) -> int:
-    """How much a wiring asks to be believed: its changes, and what is unusual about it."""
+    """How much a wiring asks to be believed: its changes, and what is unusual about it.
+
+    Other taps are one change, however many blocks they move: who counts layers otherwise is wrong in all.
+    """
+    reads = sum(a != b for a, b in zip(wiring.reads, configured.reads, strict=True))
+    flags = sum(a != b for a, b in zip(wiring.flags, configured.flags, strict=True))
     odd = sum(read != STREAM for read in wiring.reads)
     odd += sum(value != usual.get(name, value) for name, value in wiring.flags)
-    return distance(wiring, configured) + odd
+    return (wiring.taps != configured.taps) + reads + flags + odd
 
 
 @dataclass(frozen=True)

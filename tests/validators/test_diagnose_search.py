@@ -155,8 +155,9 @@ def test_progress_counts_wirings_once():
 def test_cost_counts_changes_and_oddities():
     one, other = wiring([1, 3, 5]), wiring([1, 3, 6], [STREAM, STREAM, NORMED], residual="normed")
     assert distance(one, other) == 2
-    assert cost(other, one) == 3
-    assert cost(one, other) == 2
+    assert cost(other, one) == 4
+    assert cost(one, other) == 3
+    assert cost(wiring([2, 4, 6]), one) == cost(wiring([1, 3, 6]), one) == 1
     assert other.changes(one) == [
         "taps [1, 3, 6] instead of [1, 3, 5]",
         "reads ['stream', 'stream', 'normed'] instead of ['stream', 'stream', 'stream']",
