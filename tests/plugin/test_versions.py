@@ -18,13 +18,13 @@ def test_the_package_imports_without_sglang_torch_or_anything_of_ours() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("installed", ["0.5.23", "0.5.23+cu129"])
+@pytest.mark.parametrize("installed", [*versions.TESTED, "0.5.23+cu129"])
 def test_a_tested_version_passes(installed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "version", lambda _: installed)
     versions.refuse_untested_sglang()
 
 
-@pytest.mark.parametrize("installed", ["0.5.22", "0.5.23.post1", "0.5.24", "0.6.0rc1"])
+@pytest.mark.parametrize("installed", ["0.5.20", "0.5.23.post1", "0.5.24", "0.6.0rc1"])
 def test_any_other_is_refused_by_name(installed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "version", lambda _: installed)
     monkeypatch.delenv(versions.OVERRIDE, raising=False)
