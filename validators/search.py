@@ -30,6 +30,9 @@ TINY = 0.002
 NEAR = 0.5
 """Nats at depth 0 within which another read is worth a whole search of its taps."""
 
+NEARLY, SIMPLEST = 0.05, 8
+"""Nats of the best within which the simplest few are always compared on all texts."""
+
 EQUAL = 0.01
 """Nats, over all depths, below which a difference is none."""
 
@@ -72,20 +75,17 @@ class Search:
     def ranked(self) -> list[Wiring]:
         """What was scored over all depths so far, by this search.
 
-        The best first, in its simplest form; then what fits about as well, the simplest first; then what differs
-        from it in one point, then the rest, each by its score.
+        The best first, in its simplest form; then what fits nearly as well, the simplest few; then what differs
+        from the best in one point, then the rest, each by its score.
         """
         known = self._scored()
         if not known:
             return [self.configured]
         best = self._simplest(min(known, key=known.__getitem__), known)
-
-        def rank(one: Wiring) -> tuple[float, ...]:
-            if known[one] <= known[best] + EQUAL:
-                return (one != best, self._cost(one), known[one])
-            return (2 + min(distance(one, best), 2), known[one])
-
-        return sorted(known, key=rank)
+        near = [one for one, score in known.items() if score <= known[best] + NEARLY]
+        near = sorted(near, key=lambda one: (self._cost(one), known[one]))[:SIMPLEST]
+        rest = sorted(known, key=lambda one: (min(distance(one, best), 2), known[one]))
+        return list(dict.fromkeys([best, *near, *rest]))
 
     def _cost(self, wiring: Wiring) -> int:
         return cost(wiring, self.configured, self.evaluator.subject.usual)

@@ -14,7 +14,7 @@ Verdict = Literal["configured-is-best", "better-wiring", "no-match"]
 NO_MATCH = 1.1
 """Accept length up to which a draft drafts nothing."""
 
-SHOWN = 12
+SHOWN = 16
 """Wirings that are scored on all texts, beside the configured one."""
 
 RESERVE = 0.2
