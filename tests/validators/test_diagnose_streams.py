@@ -1,5 +1,6 @@
 """What one pass of the target leaves behind, and fc over it: equal to what is computed the plain way."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -239,6 +240,43 @@ def test_absent_norms_before_fc_are_ones():
     one = subject(draft(), names=["fc.weight"])
     network = one.network(one.configured.with_flag("input_norm", "on"))
     assert torch.equal(network.weights["input_norm.weight"], torch.ones(3 * H))
+
+
+def test_weights_as_a_wiring_takes_them():
+    one = subject(draft())
+    norm, mlp_norm = (
+        f"layers.1.{name}.weight" for name in ("input_layernorm", "post_attention_layernorm")
+    )
+    layers = one.draft.layers.model_copy(update={"count": 2, "windows": (None, None)})
+    two = one.draft.model_copy(update={"layers": layers})
+    tensors = {name: one.weights[name] for name in one.names}
+    tensors |= {norm: torch.full((H,), 2.0), mlp_norm: torch.full((H,), 3.0)}
+    table, other = torch.randn(V, H), torch.full((H,), 5.0)
+    both = replace(
+        one,
+        draft=two,
+        weights=Weights.of(two, tensors),
+        tables={**one.tables, "target": table},
+        other_norms={norm: other},
+    )
+
+    def taken(name, value):
+        return both.network(one.configured.with_flag(name, value)).weights
+
+    assert torch.equal(taken("embeddings", "target").embeddings, table)
+    assert torch.equal(taken("embedding_scale", "scaled").embeddings, one.tables["own"] * H**0.5)
+    assert torch.equal(taken("later_norms", "other-name")[norm], other)
+    swapped = taken("later_norms", "swapped")
+    assert torch.equal(swapped[norm], tensors[mlp_norm])
+    assert torch.equal(swapped[mlp_norm], tensors[norm])
+    q = "layers.0.self_attn.q_proj.weight"
+    assert torch.equal(
+        taken("order", "hidden-embedding")[q], torch.cat(tensors[q].chunk(2, dim=1)[::-1], dim=1)
+    )
+    assert taken("map", "absent").target_ids is None
+    assert taken("map", "offset").target_ids.tolist() == list(range(0, 2 * D, 2))
+    plain = taken("residual", "normed")
+    assert plain[q] is one.weights[q]
 
 
 @pytest.fixture(scope="module")
