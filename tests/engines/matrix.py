@@ -4,6 +4,7 @@ A run replaces the rows that it ran and keeps the others, each with the versions
 """
 
 import json
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -145,16 +146,22 @@ def render(cells: list[dict[str, Any]]) -> str:
     lines = [
         "# Conformance",
         "",
-        "Written by `make engines` (a fixed part) and `make conformance` (all of it): do not edit. How the "
-        "engines are run on a CPU, and what that does not prove, stands in `tests/engines/README.md`.",
+        *_wrapped(
+            "Written by `make engines` (a fixed part) and `make conformance` (all of it): do not edit. How the "
+            "engines are run on a CPU, and what that does not prove, stands in `tests/engines/README.md`."
+        ),
         "",
         f"Run with {said}.",
     ]
     for section, (title, preface) in SECTIONS.items():
         mine = [cell for cell in cells if cell["section"] == section]
         if mine:
-            lines += ["", f"## {title}", "", preface, "", *_table(mine)]
+            lines += ["", f"## {title}", "", *_wrapped(preface), "", *_table(mine)]
     return "\n".join(lines) + "\n"
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, 118, break_long_words=False)
 
 
 def _table(cells: list[dict[str, Any]]) -> list[str]:

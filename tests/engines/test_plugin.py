@@ -95,3 +95,21 @@ def test_another_version_of_sglang(tmp_path: Path, matrix: Matrix) -> None:
     assert answer["cases"][0].get("class") == "Eagle3LlamaForCausalLM"
     row = "another version of SGLang, unless told otherwise"
     matrix.record("plugin", row, "SGLang", REFUSED, sglang=answer["version"])
+
+
+def test_a_server_without_the_plugin(tmp_path: Path, matrix: Matrix) -> None:
+    """It refuses the names that vLLM knows: nothing runs silently wrong."""
+    folders, inputs = [], test_classes.write_inputs(tmp_path / "inputs", Spec())
+    for kind in ("llama", "qwen3"):
+        spec = Spec(kind=kind, flags={"norm_before_residual": True})
+        source = random_drafts.write(spec, "vllm", tmp_path / kind, trained.TARGET)
+        cell = test_classes.convert(source, "vllm", "universal")
+        assert cell.folder is not None
+        folders.append(cell.folder)
+    cases = [{"draft": str(f), "inputs": str(inputs), "output": f"{f}.out"} for f in folders]
+    request = {"target": str(trained.TARGET), "cases": cases}
+    answer = run_engine.run_engine("sglang-draft-class", request)
+    for case, name in zip(answer["cases"], ("Llama", "Qwen3"), strict=True):
+        refused = f"Eagle3{name}ForCausalLM" in case.get("error", "")
+        row, title = f"architecture Eagle3{name}ForCausalLM", "SGLang without the plugin"
+        matrix.claim("plugin", row, title, REFUSED, refused, sglang=answer["version"])
