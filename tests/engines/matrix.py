@@ -118,6 +118,7 @@ class Matrix:
             AssertionError: it does not hold.
         """
         self.record(section, row, column, verdict if holds else WRONG, detail, **versions)
+        self.save()  # what an hour has found survives an interruption
         assert holds, f"{row}, {column}: not {verdict} ({detail})"
 
     def save(self) -> None:
