@@ -1,8 +1,8 @@
 """One diagnosis: load, let the target write, capture, search, judge, report. The command is a thin shell."""
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from eagle3_interop.convert import api
 from eagle3_interop.convert.planning import Loaded
 from eagle3_interop.schemas.findings import Finding, Unavailable, finding
 from eagle3_interop.validators import provenance
-from eagle3_interop.validators.rewire import write_wiring
+from eagle3_interop.validators.rewire import Rewritten, write_wiring
 from eagle3_interop.validators.scoring import DEPTHS, Evaluator, order_texts
 from eagle3_interop.validators.session import Request
 from eagle3_interop.validators.streams import MEMORY, capture
@@ -21,7 +21,7 @@ from eagle3_interop.validators.subject import SETTLED, subject_of
 from eagle3_interop.validators.target import DTYPES, Progress, Target, resolve_device
 from eagle3_interop.validators.texts import (
     Prompt,
-    Text,
+    Texts,
     bundled_prompts,
     encode,
     load_tokenizer,
@@ -102,7 +102,7 @@ def run(
         Unavailable: disk, network or memory failed.
     """
     began = time.monotonic()
-    try:
+    with _memory():
         prepared = prepare(request, watch=watch)
         left = None if budget is None else max(0.0, budget - (time.monotonic() - began))
         with (searching or (lambda: unwatched("", 0)))() as progress:
@@ -116,27 +116,40 @@ def run(
         limit = None if left is None else max(0.0, left - diagnosis.seconds)
         best = diagnosis.best.wiring
         heated = heat_map(prepared.evaluator, best, limit) if heat else {}
+    done = Rewritten(None, ())
+    if write is not None and diagnosis.verdict == "better-wiring":
+        done = write_wiring(request.checkpoint, request.target, prepared.subject, best, write)
+    prepared.evaluator.streams.close()
+    said = tuple(dict.fromkeys([*prepared.findings, *_said(diagnosis), *done.findings]))
+    return Answer(diagnosis, _report(request, prepared, diagnosis, done.output, said), said, heated)
+
+
+@contextmanager
+def _memory() -> Iterator[None]:
+    """Running out of memory is the outside world's fault."""
+    try:
+        yield
     except (torch.OutOfMemoryError, MemoryError) as error:
         message = "out of memory; try --dtype bfloat16, fewer prompts or --device cpu"
         raise Unavailable(f"{message}: {str(error).partition(chr(10))[0]}") from error
-    found = [*prepared.findings, *_said(diagnosis)]
-    written = None
-    if write is not None and diagnosis.verdict == "better-wiring":
-        done = write_wiring(request.checkpoint, request.target, prepared.subject, best, write)
-        found += done.findings
-        written = done.output
-    prepared.evaluator.streams.close()
-    said = tuple(dict.fromkeys(found))
-    environment = provenance.environment(
-        request, prepared.target, str(prepared.target.device), prepared.prompts, prepared.loaded
-    )
-    report = {
+
+
+def _report(
+    request: Request,
+    prepared: Prepared,
+    diagnosis: Diagnosis,
+    written: Path | None,
+    said: Sequence[Finding],
+) -> dict[str, Any]:
+    device = str(prepared.target.device)
+    return {
         **diagnosis.report(request.seed),
         "written": None if written is None else str(written),
         "findings": [item.model_dump() for item in said],
-        "environment": environment,
+        "environment": provenance.environment(
+            request, prepared.target, device, prepared.prompts, prepared.loaded
+        ),
     }
-    return Answer(diagnosis, report, said, heated)
 
 
 def prepare(request: Request, *, watch: Watch = unwatched, memory: int = MEMORY) -> Prepared:
@@ -147,12 +160,15 @@ def prepare(request: Request, *, watch: Watch = unwatched, memory: int = MEMORY)
     loaded = api.load(request.checkpoint, "auto", options, tolerate=SETTLED)
     target = load_target(request, device)
     steps = loaded.reading.draft.speculative_tokens or 3
-    texts = write(request, target, prompts, max(DEPTHS, steps), watch)
-    ordered, sieve = order_texts(texts)
+    made = generate(request, target, prompts, max(DEPTHS, steps), watch)
+    ordered, sieve = order_texts(made.texts)
     with watch("capturing", sum(map(len, ordered))) as progress:
         streams = capture(target, ordered, memory=memory, progress=progress)
     subject = subject_of(loaded, target, device=device, dtype=DTYPES[request.dtype])
     said = list(loaded.reading.findings)
+    if made.disagreements:
+        message = f"{made.disagreements} of {made.given} given tokens are not this target's own."
+        said.append(finding("given-texts", "--prompts", message))
     if streams.on_disk:
         said.append(finding("streams-on-disk", "target", f"{streams.depth + 1} depths."))
     if not subject.known:
@@ -162,9 +178,9 @@ def prepare(request: Request, *, watch: Watch = unwatched, memory: int = MEMORY)
     return Prepared(loaded, target, prompts, evaluator, tuple(said))
 
 
-def write(
+def generate(
     request: Request, target: Target, prompts: list[Prompt], extra: int, watch: Watch
-) -> tuple[Text, ...]:
+) -> Texts:
     """The target's own continuations."""
     path = provenance.target_folder(request.target)
     tokenizer = load_tokenizer(path, trust_remote_code=request.trust_remote_code)
@@ -177,7 +193,7 @@ def write(
             extra,
             given=[prompt.completion for prompt in prompts],
             progress=progress,
-        ).texts
+        )
 
 
 def _said(diagnosis: Diagnosis) -> list[Finding]:
