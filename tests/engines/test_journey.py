@@ -202,9 +202,8 @@ def test_a_running_server(here: str, tmp_path: Path) -> None:
 
 
 def shift(config: dict[str, Any]) -> None:
-    """Every id one higher."""
-    places = [config, config.get("eagle_config") or {}]
-    for place in places:
-        ids = place.get("eagle_aux_hidden_state_layer_ids")
-        if ids is not None:
-            place["eagle_aux_hidden_state_layer_ids"] = [i + 1 for i in ids]
+    """Every id one higher, wherever it stands."""
+    for place in (config, config.get("eagle_config") or {}):
+        for key in ("eagle_aux_hidden_state_layer_ids", "layer_ids"):
+            if key in place:
+                place[key] = [i + 1 for i in place[key]]
