@@ -229,7 +229,10 @@ def parse_metrics(text: str) -> Counters:
     sums: dict[str, float] = {}
     positions: dict[int, float] = {}
     for name, labels, raw in SAMPLE.findall(text):
-        value = float(raw)
+        try:
+            value = float(raw)
+        except ValueError:
+            continue
         if not math.isfinite(value):
             continue
         sums[name] = sums.get(name, 0) + value
@@ -256,6 +259,8 @@ def _moved(base: str, before: Counters, outputs: tuple[tuple[int, ...], ...]) ->
     while True:
         after = _counters(base)
         moved = after.finished - before.finished, after.written - before.written
+        if len(after.per_position) != len(before.per_position) or min(moved) < 0:
+            raise Unavailable(f"{base} was started anew in between; try again.")
         if before.busy or moved[0] > wanted[0] or moved[1] > wanted[1]:
             break
         if moved == wanted and not after.busy:

@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
@@ -530,7 +530,8 @@ def running(server):
             content = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            self.wfile.write(content)
+            with suppress(BrokenPipeError):
+                self.wfile.write(content)
 
         def log_message(self, *_):
             pass
@@ -622,3 +623,14 @@ def test_metrics_are_summed_over_engines():
     )
     found = parse_metrics(text)
     assert (found.drafts, found.per_position, found.busy) == (24, (6, 4), 0)
+    assert parse_metrics("<html> no such page </html>\nvllm: x y") == parse_metrics("")
+
+
+def test_a_server_that_was_started_anew(world):
+    server = FakeServer("vllm", world)
+    with running(server) as url:
+        found = RunningServer.found(url)
+        server.finished = 20
+        server.count = lambda _: setattr(server, "finished", 1)
+        with pytest.raises(Unavailable, match="started anew"):
+            found.generate(world.work())
