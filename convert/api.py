@@ -10,6 +10,7 @@ from typing import Any
 from eagle3_interop.convert import stream
 from eagle3_interop.convert.checkpoint import Checkpoint, open_checkpoint
 from eagle3_interop.convert.compare import same_values
+from eagle3_interop.convert.inspection import differences
 from eagle3_interop.convert.overrides import apply
 from eagle3_interop.convert.plan import Plan, Taken
 from eagle3_interop.convert.planning import Choices, Fitted, Loaded, fit, read_back
@@ -184,7 +185,6 @@ def _facts(target: TargetCheckpoint, options: Options) -> TargetFacts:
     if vocab is None or layers is None:
         message = "its config names no number of layers or tokens; is it a causal language model?"
         raise Refused([finding("wrong-target", target.path, message)])
-    positions = target.text_config.get("max_position_embeddings")
     return TargetFacts(
         name=options.target_name or target.name or target.path,
         hidden_size=known.hidden_size,
@@ -192,7 +192,7 @@ def _facts(target: TargetCheckpoint, options: Options) -> TargetFacts:
         vocab_size=vocab,
         model_type=known.model_type or "",
         architectures=known.architectures,
-        max_position=positions if isinstance(positions, int) else None,
+        max_position=target.max_position,
     )
 
 
@@ -268,14 +268,19 @@ def _is_path(loaded: Loaded, options: Options) -> bool:
 
 
 def _prove(fitted: Fitted, loaded: Loaded, destination: str) -> None:
-    """What the destination's reader finds in the planned output is the network that was meant."""
+    """What the destination's reader finds in the planned output is the network that was meant.
+
+    Raises:
+        Refused: it is not.
+    """
     reading, meant = read_back(fitted, loaded, destination), fitted.draft
-    if network(reading.draft, fitted) != network(meant, fitted):
-        raise AssertionError(
-            f"bug: {destination} would read back\n{reading.draft!r}\nnot\n{meant!r}"
-        )
-    if wrong := errors(reading.findings):
-        raise AssertionError(f"bug: {destination} would refuse its own: {wrong!r}")
+    wrong = differences(network(meant, fitted), network(reading.draft, fitted))
+    lost = [
+        finding("not-read-back", path, f"{ours!r} is meant, {destination} would read {theirs!r}.")
+        for path, (ours, theirs) in wrong.items()
+    ]
+    if found := [*lost, *errors(reading.findings)]:
+        raise Refused([*fitted.findings, *found])
 
 
 def network(draft: Any, fitted: Fitted) -> Any:  # noqa: ANN401

@@ -8,7 +8,7 @@ import numpy as np
 
 from eagle3_interop.convert.checkpoint import Checkpoint
 from eagle3_interop.convert.plan import Copy, Make, Rewrite, Stored
-from eagle3_interop.convert.target import TargetCheckpoint
+from eagle3_interop.convert.target import TargetCheckpoint, kv_shape
 from eagle3_interop.schemas.draft import Rope
 from eagle3_interop.schemas.findings import Refused, finding
 from eagle3_interop.schemas.layout import Reading, TargetFacts, Writing
@@ -155,7 +155,7 @@ class Fit:
         """Declare at least as many positions as the target, which SGLang demands and vLLM assumes."""
         facts, declared = self.loaded.facts, self.draft.max_position
         wanted = facts.max_position if facts else None
-        if wanted is None or declared is None or declared >= wanted:
+        if wanted is None or declared >= wanted:
             return
         where = "max_position_embeddings"
         if self.draft.rope.scaling in _STRETCHED:
@@ -338,12 +338,7 @@ class Fit:
         target = self.loaded.target
         if target is None or self.destination == "speculators":
             return
-        config = target.text_config
-        heads = config.get("num_attention_heads")
-        size = config.get("head_dim") or (
-            self.loaded.facts.hidden_size // heads if heads and self.loaded.facts else None
-        )
-        theirs = (config.get("num_key_value_heads") or heads, size)
+        theirs = kv_shape(target.text_config)
         ours = (self.draft.layers.attention.kv_heads, self.draft.layers.attention.head_dim)
         if None not in theirs and ours != theirs:
             message = f"{ours[0]} KV heads of {ours[1]}; the target has {theirs[0]} of {theirs[1]}."

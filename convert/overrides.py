@@ -11,6 +11,8 @@ from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Finding, Usage, finding
 from eagle3_interop.schemas.layout import Reading
 
+_MOST_LAYERS = 10_000
+
 
 def parse_taps(text: str) -> tuple[int, ...]:
     """Read ``--taps``: layers passed, comma-separated, ``embed`` for 0.
@@ -62,7 +64,15 @@ def _paths() -> set[str]:
             paths |= {f"{name}.{key}.{last}" for last in deeper} or {f"{name}.{key}"}
         if not inner:
             paths.add(name)
-    return paths - {"hidden_size", "taps", "parallel", "quantisation", "dtype", "fc.blocks"}
+    return paths - {
+        "dtype",
+        "fc.blocks",
+        "hidden_size",
+        "layers.attention.kind",
+        "parallel",
+        "quantisation",
+        "taps",
+    }
 
 
 def _inner_fields(annotation: Any) -> dict[str, dict[str, Any]]:  # noqa: ANN401 - a type, whatever its form
@@ -130,6 +140,6 @@ def _fit_windows(layers: dict[str, Any], sets: Mapping[str, Any]) -> None:
     windows, count = layers["windows"], layers["count"]
     if "layers.windows" in sets and not isinstance(windows, list):
         windows = (windows,) * count
-    if "layers.count" in sets and isinstance(count, int):
+    if "layers.count" in sets and type(count) is int and count <= _MOST_LAYERS:
         windows = (*windows, *(None,) * count)[:count]
     layers["windows"] = windows

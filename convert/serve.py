@@ -9,7 +9,9 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+from eagle3_interop.convert.target import kv_shape
 from eagle3_interop.schemas.findings import Finding, Usage, finding
+from eagle3_interop.schemas.keys import architecture, layer_config
 from eagle3_interop.schemas.sglang import PLUGIN
 
 Engine = Literal["vllm", "sglang"]
@@ -19,7 +21,7 @@ PLUGIN_VARIABLE = "SGLANG_EXTERNAL_MODEL_PACKAGE=eagle3_interop.sglang_plugin"
 
 def needs_plugin(config: Mapping[str, Any]) -> bool:
     """Whether SGLang runs this folder only with the plugin."""
-    return (config.get("architectures") or [""])[0] in PLUGIN.values()
+    return architecture(config) in PLUGIN.values()
 
 
 def command(
@@ -130,8 +132,7 @@ def _number(flags: Mapping[str, str], name: str) -> int | None:
 
 
 def _positions(config: Mapping[str, Any]) -> int | None:
-    inner = config.get("transformer_layer_config", {})
-    value = config.get("max_position_embeddings", inner.get("max_position_embeddings"))
+    value = layer_config(config).get("max_position_embeddings")
     return value if isinstance(value, int) else None
 
 
@@ -169,7 +170,7 @@ def _judge_sglang(
         message = "the draft inherits the target's --quantization."
         yield finding("serve-quantisation", "--speculative-draft-model-quantization", message)
     if needs_plugin(config) and PLUGIN_VARIABLE not in words:
-        message = f"{(config.get('architectures') or [''])[0]} is not a class of SGLang's own."
+        message = f"{architecture(config)} is not a class of SGLang's own."
         yield finding("serve-plugin", "SGLANG_EXTERNAL_MODEL_PACKAGE", message)
     if "speculative-draft-window-size" in flags:
         message = "every draft layer slides by it, whatever the draft was trained with."
@@ -268,16 +269,9 @@ def _judge_shape(
 ) -> Iterator[Finding]:
     if target_config is None:
         return
-    layer = {**config, **config.get("transformer_layer_config", {})}
-    ours, theirs = _kv(layer), _kv(target_config)
+    ours, theirs = kv_shape(layer_config(config)), kv_shape(target_config)
     if None not in (*ours, *theirs) and ours != theirs:
         message = (
             f"the draft has {ours[0]} KV heads of {ours[1]}, the target {theirs[0]} of {theirs[1]}."
         )
         yield finding("kv-shape", "config.json: head_dim", message)
-
-
-def _kv(config: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    heads, width = config.get("num_attention_heads"), config.get("hidden_size")
-    size = config.get("head_dim") or (width // heads if heads and width else None)
-    return config.get("num_key_value_heads") or heads, size

@@ -101,13 +101,12 @@ class TargetCheckpoint:
         width = _size(self.text_config, "hidden_size", "n_embd", "d_model", "dim")
         if width is None:
             raise refusal("broken-config", self.path, "config.json has no hidden_size")
-        architectures = self.config.get("architectures")
         return draft.Target(
             name=self.name,
             hidden_size=width,
             layers=_size(self.text_config, "num_hidden_layers", "n_layer", "num_layers"),
             model_type=self.model_type,
-            architectures=tuple(architectures) if isinstance(architectures, list) else (),
+            architectures=_words(self.config.get("architectures")),
         )
 
     @property
@@ -116,6 +115,11 @@ class TargetCheckpoint:
         if self.embedding is not None:
             return self.embedding.shape[0]
         return _size(self.text_config, "vocab_size", "padded_vocab_size")
+
+    @property
+    def max_position(self) -> int | None:
+        """Positions that its config declares."""
+        return _size(self.text_config, "max_position_embeddings")
 
     def values(self, tensor: Stored) -> np.ndarray[Any, Any]:
         """All values of one of the two tables.
@@ -150,6 +154,13 @@ def open_target(spec: str, *, weights: bool = True) -> TargetCheckpoint:
     tied = bool(text.get("tie_word_embeddings")) if own_head else True
     head = embedding if tied else own_head
     return TargetCheckpoint(folder, config, text, embedding, head, tied)
+
+
+def kv_shape(config: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """KV heads and their size, as far as a config of decoder layers says; engines share pages by them."""
+    heads, width = _size(config, "num_attention_heads"), _size(config, "hidden_size")
+    size = _size(config, "head_dim") or (width // heads if heads and width else None)
+    return _size(config, "num_key_value_heads") or heads, size
 
 
 def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -192,6 +203,12 @@ def _first(stored: Mapping[str, Stored], names: Iterable[str]) -> Stored | None:
     return next((stored[name] for name in names if name in stored), None)
 
 
+def _words(value: object) -> tuple[str, ...]:
+    return tuple(word for word in value if isinstance(word, str)) if isinstance(value, list) else ()
+
+
 def _size(config: Mapping[str, Any], *keys: str) -> int | None:
     values = (config.get(key) for key in keys)
-    return next((value for value in values if type(value) is int and value > 0), None)
+    return next(
+        (value for value in values if type(value) is int and 0 < value <= draft.LARGEST), None
+    )

@@ -447,6 +447,11 @@ CODES: dict[str, Code] = {
         "A folder made for several frameworks holds another network for each of them.",
         "Name the layout whose keys are right.",
     ),
+    "not-read-back": Code(
+        "error",
+        "The destination's reader would find another network in the output than the one that is meant.",
+        "Correct what was set; where nothing was, report it as a fault of this tool.",
+    ),
     "needs-sglang-plugin": Code(
         "warning",
         "SGLang's own class does not compute this network; with our plugin it does. Without the plugin SGLang "

@@ -27,25 +27,33 @@ fc blocks, ``V``/``D`` the target's/draft's vocabulary):
 ==============================================  ====================================================
 """
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Dtype = Literal["bfloat16", "float16", "float32"]
 
+LARGEST = 2**27
+Size = Annotated[int, Field(gt=0, le=LARGEST)]
+"""A number of rows, columns, heads or positions that could be meant; more is a broken config."""
+
+
+DEFAULT_POSITIONS = 2048
+"""Positions of a draft whose config declares none: what SGLang and vLLM take then."""
+
 
 class Part(BaseModel):
     """A frozen piece of the description; a key that is not known here is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Target(Part):
     """What is known of the target (verifier), from the draft's config or from the target itself."""
 
     name: str | None = None
-    hidden_size: int
-    layers: int | None = None
+    hidden_size: Size
+    layers: Size | None = None
     model_type: str | None = None
     architectures: tuple[str, ...] = ()
 
@@ -60,7 +68,7 @@ class Fc(Part):
         block_norms: one RMS norm for each block (``fc_norm``).
     """
 
-    blocks: int = Field(gt=0)
+    blocks: Size
     bias: bool = False
     input_norm: bool = False
     block_norms: bool = False
@@ -79,20 +87,67 @@ class Rope(Part):
             plain rotation wherever the three are equal, as for text.
     """
 
-    theta: float = 10000.0
-    partial: float = 1.0
+    theta: float = Field(default=10000.0, gt=0, strict=True)
+    partial: float = Field(default=1.0, gt=0, le=1, strict=True)
     scaling: Literal["linear", "dynamic", "yarn", "llama3", "longrope"] | None = None
     parameters: dict[str, Any] = {}
     mrope_sections: tuple[int, ...] | None = None
+
+    @model_validator(mode="after")
+    def _parameters_of_its_kind(self) -> Self:
+        if self.scaling is None and set(self.parameters) - {"mrope_interleaved"}:
+            raise ValueError(f"a plain rotation has no parameters {sorted(self.parameters)}")
+        for key in ROPE_NEEDS.get(self.scaling or "", ()):
+            if self.parameters.get(key) is None:
+                raise ValueError(f"{self.scaling} rope needs {key} among its parameters")
+        for key, value in self.parameters.items():
+            numbers = value if key in _LISTS and isinstance(value, list) else [value]
+            if key in _NUMBERS | _LISTS and not all(_is_size(number) for number in numbers):
+                raise ValueError(f"{key} of rope cannot be {value!r}")
+        return self
+
+
+ROPE_NEEDS: dict[str, tuple[str, ...]] = {
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "yarn": ("factor", "original_max_position_embeddings"),
+    "llama3": (
+        "factor",
+        "low_freq_factor",
+        "high_freq_factor",
+        "original_max_position_embeddings",
+    ),
+    "longrope": ("short_factor", "long_factor", "original_max_position_embeddings"),
+}
+"""The kinds of scaled rope, and the numbers that each cannot do without."""
+
+_LISTS = frozenset({"short_factor", "long_factor"})
+_NUMBERS = frozenset(
+    {
+        *(key for needs in ROPE_NEEDS.values() for key in needs if key not in _LISTS),
+        "attention_factor",
+        "beta_fast",
+        "beta_slow",
+        "mscale",
+        "mscale_all_dim",
+    }
+)
+
+
+def _is_size(value: object) -> bool:
+    """A number that a rotation can be computed with; null stands for the kind's own default."""
+    if value is None:
+        return True
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e18
 
 
 class Attention(Part):
     """Attention of every draft layer (``mla`` is recognised, and refused by the converters for now)."""
 
     kind: Literal["gqa", "mla"] = "gqa"
-    heads: int = Field(gt=0)
-    kv_heads: int = Field(gt=0)
-    head_dim: int = Field(gt=0)
+    heads: Size
+    kv_heads: Size
+    head_dim: Size
     qk_norm: bool = False
     qkv_bias: bool = False
     output_bias: bool = False
@@ -101,7 +156,7 @@ class Attention(Part):
 class Mlp(Part):
     """The gated MLP of every draft layer: ``down(act(gate(x)) * up(x))``."""
 
-    width: int = Field(gt=0)
+    width: Size
     activation: str = "silu"
     bias: bool = False
 
@@ -114,11 +169,11 @@ class Layers(Part):
         windows: for each layer its sliding window in positions (the current one included), or None.
     """
 
-    count: int = Field(gt=0)
+    count: Size
     attention: Attention
     mlp: Mlp
-    norm_eps: float
-    windows: tuple[int | None, ...]
+    norm_eps: float = Field(gt=0)
+    windows: tuple[Size | None, ...]
 
     @model_validator(mode="after")
     def _one_window_a_layer(self) -> Self:
@@ -139,8 +194,8 @@ class Vocabulary(Part):
         logit_scale: factor on the logits (no effect on a greedy draft).
     """
 
-    target_size: int = Field(gt=0)
-    draft_size: int = Field(gt=0)
+    target_size: Size
+    draft_size: Size
     mapped: bool
     head: Literal["own", "tied", "target"] = "own"
     embeddings: Literal["own", "target"] = "own"
@@ -171,7 +226,7 @@ class Draft(Part):
         trains_embeddings: the embedding table was trained (so it differs from the target's).
     """
 
-    hidden_size: int = Field(gt=0)
+    hidden_size: Size
     target: Target
     taps: tuple[int, ...] | None
     fc: Fc | None
@@ -179,12 +234,12 @@ class Draft(Part):
     residual: Literal["raw", "normed"] = "raw"
     feedback: Literal["pre-norm", "post-norm"] = "pre-norm"
     rope: Rope = Rope()
-    max_position: int | None = None
+    max_position: Size = DEFAULT_POSITIONS
     vocabulary: Vocabulary
     parallel: ParallelDrafting | None = None
     quantisation: str | None = None
     dtype: Dtype = "bfloat16"
-    speculative_tokens: int | None = None
+    speculative_tokens: Size | None = None
     trains_embeddings: bool = False
 
     @model_validator(mode="after")

@@ -78,7 +78,8 @@ def read_flat(source: Source, target: TargetFacts | None, dialect: FlatDialect) 
                 "no ids that this framework reads: the default triple (2, L // 2, L - 3) is fed."
             )
             reader.say("default-taps", where, message)
-    windows = _windows(reader, parsed, keys, powers)
+    count = reader.layers(parsed.num_hidden_layers)
+    windows = _windows(reader, parsed, count, keys, powers)
     vocabulary, maps = _vocabulary(
         reader, source.config, parsed, keys, powers, dialect, width == target_width
     )
@@ -91,7 +92,7 @@ def read_flat(source: Source, target: TargetFacts | None, dialect: FlatDialect) 
         residual=_residual(reader, source.config, keys, powers),
         feedback="post-norm" if keys.norm_output else "pre-norm",
         rope=read_rope(parsed, CONFIG, reader.add, partial_at_top=dialect.engine == "SGLang"),
-        max_position=parsed.max_position_embeddings,
+        max_position=reader.positions(parsed.max_position_embeddings, CONFIG),
         vocabulary=vocabulary,
         dtype=reader.dtype(),
     )
@@ -134,11 +135,12 @@ def _fc(
 
 
 def _windows(
-    reader: Reader, parsed: DecoderConfig, keys: FlatKeys, powers: Powers
+    reader: Reader, parsed: DecoderConfig, count: int, keys: FlatKeys, powers: Powers
 ) -> tuple[int | None, ...]:
-    windows = read_windows(
-        parsed, keys.model_type or "", "transformers" if powers.qk_norm else "layer_types"
+    rule: Literal["layer_types", "transformers"] = (
+        "transformers" if powers.qk_norm else "layer_types"
     )
+    windows = read_windows(parsed, count, keys.model_type or "", rule)
     if any(windows) and not powers.windows:
         message = (
             f"{reader.engine} does not read it: this draft attends to everything there. If it was trained with "
@@ -147,7 +149,7 @@ def _windows(
         reader.say(
             "window-unread", f"{CONFIG}: sliding_window", message, settled_by="layers.windows"
         )
-        return (None,) * parsed.num_hidden_layers
+        return (None,) * count
     return windows
 
 
@@ -158,13 +160,12 @@ def _layers(
     powers: Powers,
     windows: tuple[int | None, ...],
 ) -> Layers:
-    count = reader.layers(parsed.num_hidden_layers)
     attends = parsed.attention_bias
     output = attends or keys.bias
     qkv = ("q_proj.bias", "k_proj.bias", "v_proj.bias")
     mlp = ("gate_proj.bias", "up_proj.bias", "down_proj.bias")
     return Layers(
-        count=count,
+        count=len(windows),
         attention=Attention(
             heads=parsed.num_attention_heads,
             kv_heads=parsed.kv_heads,
@@ -181,7 +182,7 @@ def _layers(
             bias=reader.bias(mlp, parsed.mlp_bias and powers.mlp_bias),
         ),
         norm_eps=parsed.rms_norm_eps,
-        windows=(windows + (None,) * count)[:count],
+        windows=windows,
     )
 
 

@@ -8,9 +8,9 @@ are kept in `model_extra` and reported by the layouts.
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from eagle3_interop.schemas.draft import Rope
+from eagle3_interop.schemas.draft import ROPE_NEEDS, Rope, Size
 from eagle3_interop.schemas.findings import Finding, Refused, finding
 
 CONFIG = "config.json"
@@ -21,26 +21,26 @@ class DecoderConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
 
-    vocab_size: PositiveInt
-    hidden_size: PositiveInt
-    intermediate_size: PositiveInt
-    num_hidden_layers: PositiveInt
-    num_attention_heads: PositiveInt
-    num_key_value_heads: PositiveInt | None = None
-    head_dim: PositiveInt | None = None
+    vocab_size: Size
+    hidden_size: Size
+    intermediate_size: Size
+    num_hidden_layers: Size
+    num_attention_heads: Size
+    num_key_value_heads: Size | None = None
+    head_dim: Size | None = None
     hidden_act: str = "silu"
     rms_norm_eps: float = Field(default=1e-6, gt=0, allow_inf_nan=False)
-    max_position_embeddings: PositiveInt | None = None
+    max_position_embeddings: Size | None = None
     rope_theta: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     rope_scaling: dict[str, Any] | None = None
     rope_parameters: dict[str, Any] | None = None
     partial_rotary_factor: float | None = Field(default=None, gt=0, le=1)
-    original_max_position_embeddings: PositiveInt | None = None
+    original_max_position_embeddings: Size | None = None
     attention_bias: bool = False
     mlp_bias: bool = False
     tie_word_embeddings: bool = False
     layer_types: list[str] | None = None
-    sliding_window: PositiveInt | None = None
+    sliding_window: Size | None = None
     use_sliding_window: bool | None = None
     max_window_layers: int | None = None
 
@@ -58,12 +58,12 @@ class DecoderConfig(BaseModel):
 class LlamaConfig(DecoderConfig):
     """transformers' LlamaConfig."""
 
-    vocab_size: PositiveInt = 32000
-    hidden_size: PositiveInt = 4096
-    intermediate_size: PositiveInt = 11008
-    num_hidden_layers: PositiveInt = 32
-    num_attention_heads: PositiveInt = 32
-    max_position_embeddings: PositiveInt | None = 2048
+    vocab_size: Size = 32000
+    hidden_size: Size = 4096
+    intermediate_size: Size = 11008
+    num_hidden_layers: Size = 32
+    num_attention_heads: Size = 32
+    max_position_embeddings: Size | None = 2048
 
     @model_validator(mode="after")
     def _whole_heads(self) -> Self:
@@ -75,48 +75,48 @@ class LlamaConfig(DecoderConfig):
 class Qwen2Config(DecoderConfig):
     """transformers' Qwen2Config."""
 
-    vocab_size: PositiveInt = 151936
-    hidden_size: PositiveInt = 4096
-    intermediate_size: PositiveInt = 22016
-    num_hidden_layers: PositiveInt = 32
-    num_attention_heads: PositiveInt = 32
-    num_key_value_heads: PositiveInt | None = 32
-    max_position_embeddings: PositiveInt | None = 32768
+    vocab_size: Size = 151936
+    hidden_size: Size = 4096
+    intermediate_size: Size = 22016
+    num_hidden_layers: Size = 32
+    num_attention_heads: Size = 32
+    num_key_value_heads: Size | None = 32
+    max_position_embeddings: Size | None = 32768
     use_sliding_window: bool | None = False
-    sliding_window: PositiveInt | None = 4096
+    sliding_window: Size | None = 4096
     max_window_layers: int | None = 28
 
 
 class Qwen3Config(Qwen2Config):
     """transformers' Qwen3Config, which knows no null head_dim."""
 
-    head_dim: PositiveInt = 128
+    head_dim: Size = 128
 
 
 class MistralConfig(DecoderConfig):
     """transformers' MistralConfig."""
 
-    vocab_size: PositiveInt = 32000
-    hidden_size: PositiveInt = 4096
-    intermediate_size: PositiveInt = 14336
-    num_hidden_layers: PositiveInt = 32
-    num_attention_heads: PositiveInt = 32
-    num_key_value_heads: PositiveInt | None = 8
-    max_position_embeddings: PositiveInt | None = 131072
-    sliding_window: PositiveInt | None = 4096
+    vocab_size: Size = 32000
+    hidden_size: Size = 4096
+    intermediate_size: Size = 14336
+    num_hidden_layers: Size = 32
+    num_attention_heads: Size = 32
+    num_key_value_heads: Size | None = 8
+    max_position_embeddings: Size | None = 131072
+    sliding_window: Size | None = 4096
 
 
 class Phi3Config(DecoderConfig):
     """transformers' Phi3Config."""
 
-    vocab_size: PositiveInt = 32064
-    hidden_size: PositiveInt = 3072
-    intermediate_size: PositiveInt = 8192
-    num_hidden_layers: PositiveInt = 32
-    num_attention_heads: PositiveInt = 32
+    vocab_size: Size = 32064
+    hidden_size: Size = 3072
+    intermediate_size: Size = 8192
+    num_hidden_layers: Size = 32
+    num_attention_heads: Size = 32
     rms_norm_eps: float = Field(default=1e-5, gt=0, allow_inf_nan=False)
-    max_position_embeddings: PositiveInt | None = 4096
-    original_max_position_embeddings: PositiveInt | None = 4096
+    max_position_embeddings: Size | None = 4096
+    original_max_position_embeddings: Size | None = 4096
 
 
 CONFIGS: dict[str, type[DecoderConfig]] = {
@@ -187,19 +187,11 @@ def parse(
 
 
 _OLD_KINDS = {"su": "longrope", "mrope": "default"}
-_REQUIRED: dict[str, tuple[str, ...]] = {
-    "default": (),
-    "linear": ("factor",),
-    "dynamic": ("factor",),
-    "yarn": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
-    "longrope": ("short_factor", "long_factor"),
-}
-"""The kinds of rope that can be carried, and the numbers that each cannot do without."""
-
 _SPOKEN = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "mrope_section"}
 _OF_MROPE = {"mrope_interleaved"}
-_NEED_ORIGINAL = ("llama3", "yarn", "longrope")
+_NEED_ORIGINAL = frozenset(
+    kind for kind, needs in ROPE_NEEDS.items() if "original_max_position_embeddings" in needs
+)
 
 
 def read_rope(
@@ -228,7 +220,7 @@ def read_rope(
         chosen["partial_rotary_factor"] = parsed.partial_rotary_factor
     if nested := {key: value for key, value in chosen.items() if isinstance(value, Mapping)}:
         return _of_the_choices(nested, parsed, where, say, default_theta)
-    theta = _theta(chosen, parsed, default_theta)
+    theta = _theta(chosen, parsed, where, default_theta)
     if parsed.rope_theta is not None and theta != parsed.rope_theta:
         message = (
             f"rope_theta says {parsed.rope_theta:g}, the rope dict says {theta:g}; the dict counts."
@@ -268,25 +260,24 @@ def _of_the_choices(
     return next(iter(ropes.values()))
 
 
-def _theta(chosen: Mapping[str, Any], parsed: DecoderConfig, default_theta: float) -> float:
-    top = parsed.rope_theta if parsed.rope_theta is not None else default_theta
-    return float(chosen.get("rope_theta") or top)
+def _theta(
+    chosen: Mapping[str, Any], parsed: DecoderConfig, where: str, default_theta: float
+) -> float:
+    theta = chosen.get("rope_theta")
+    if theta is None:
+        return parsed.rope_theta if parsed.rope_theta is not None else default_theta
+    return validated(Rope, {"theta": theta}, where).theta
 
 
 def _one_rope(
     chosen: Mapping[str, Any], parsed: DecoderConfig, where: str, say: Say, default_theta: float
 ) -> Rope:
-    kind = chosen.get("rope_type") or chosen.get("type") or "default"
+    kind = str(chosen.get("rope_type") or chosen.get("type") or "default")
     kind = _OLD_KINDS.get(kind, kind)
-    if kind not in _REQUIRED:
+    if kind not in ("default", *ROPE_NEEDS):
         message = f"rope type {kind!r} is not one that this tool can carry exactly."
         say(finding("unknown-rope", f"{where}: rope_type", message, settled_by="rope.scaling"))
         kind = "default"
-    for key in _REQUIRED[kind]:
-        if chosen.get(key) is None:
-            say(
-                finding("bad-config", f"{where}: {key}", f"{kind} rope needs it, and it is absent.")
-            )
     sections = chosen.get("mrope_section")
     numbers = {key: value for key, value in chosen.items() if key not in _SPOKEN}
     if kind == "default":
@@ -300,13 +291,14 @@ def _one_rope(
     if kind in _NEED_ORIGINAL and parsed.max_position_embeddings is not None:
         numbers.setdefault("original_max_position_embeddings", parsed.max_position_embeddings)
     partial = chosen.get("partial_rotary_factor", parsed.partial_rotary_factor)
-    return Rope(
-        theta=_theta(chosen, parsed, default_theta),
-        partial=1.0 if partial is None else float(partial),
-        scaling=None if kind == "default" else kind,
-        parameters=numbers,
-        mrope_sections=tuple(sections) if sections else None,
-    )
+    rope = {
+        "theta": _theta(chosen, parsed, where, default_theta),
+        "partial": 1.0 if partial is None else partial,
+        "scaling": None if kind == "default" else kind,
+        "parameters": numbers,
+        "mrope_sections": sections or None,
+    }
+    return validated(Rope, rope, where)
 
 
 def _plain(rope: Mapping[str, Any], theta: float) -> dict[str, Any]:
@@ -341,12 +333,16 @@ def write_rope(rope: Rope) -> dict[str, Any]:
 
 
 def read_windows(
-    parsed: DecoderConfig, model_type: str, rule: Literal["layer_types", "transformers"]
+    parsed: DecoderConfig,
+    layers: int,
+    model_type: str,
+    rule: Literal["layer_types", "transformers"],
 ) -> tuple[int | None, ...]:
     """Each layer's sliding window in positions, or None.
 
     Args:
         parsed: the decoder config.
+        layers: how many there are (`parsed` may claim more).
         model_type: whose rule fills in absent ``layer_types``.
         rule: ``layer_types`` (vLLM and speculators for llama): only listed ``sliding_attention``
             layers slide; ``transformers``: absent layer_types are filled in as the class does.
@@ -359,11 +355,11 @@ def read_windows(
         window = None
     if types is None and rule == "transformers" and model_type in ("qwen2", "qwen3"):
         first = parsed.max_window_layers or 0
-        return tuple(window if i >= first else None for i in range(parsed.num_hidden_layers))
+        return tuple(window if i >= first else None for i in range(layers))
     types = types or []
     return tuple(
         window if i < len(types) and types[i] == "sliding_attention" else None
-        for i in range(parsed.num_hidden_layers)
+        for i in range(layers)
     )
 
 

@@ -6,8 +6,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field
 
+from eagle3_interop.schemas.draft import Size
 from eagle3_interop.schemas.findings import Finding, finding
 from eagle3_interop.schemas.hf import CONFIG, DecoderConfig
 
@@ -81,17 +82,17 @@ class FlatKeys(BaseModel):
 
     architectures: list[str] = []
     model_type: str | None = None
-    draft_vocab_size: PositiveInt | None = None
-    target_hidden_size: PositiveInt | None = None
+    draft_vocab_size: Size | None = None
+    target_hidden_size: Size | None = None
     norm_before_residual: bool = False
     norm_before_fc: bool = False
     fc_norm: bool | None = False
     use_aux_norm: bool | None = False
     norm_output: bool = False
     bias: bool = False
-    logit_scale: float = 1.0
-    num_aux_hidden_states: PositiveInt | None = None
-    num_aux_layers: PositiveInt | None = None
+    logit_scale: float = Field(default=1.0, allow_inf_nan=False)
+    num_aux_hidden_states: Size | None = None
+    num_aux_layers: Size | None = None
     eagle_aux_hidden_state_layer_ids: list[int] | None = None
     eagle_config: EagleConfig | None = None
 
@@ -122,7 +123,7 @@ class Proposal(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
 
     proposal_type: str = "greedy"
-    speculative_tokens: PositiveInt | None = None
+    speculative_tokens: Size | None = None
 
 
 class SpeculatorsConfig(BaseModel):
@@ -143,9 +144,9 @@ class SpeculatorsKeys(BaseModel):
 
     speculators_model_type: Literal["eagle3"] = "eagle3"
     architectures: list[str] | None = None
-    draft_vocab_size: PositiveInt = 32000
+    draft_vocab_size: Size = 32000
     norm_before_residual: bool = False
-    target_hidden_size: PositiveInt | None = None
+    target_hidden_size: Size | None = None
     eagle_aux_hidden_state_layer_ids: list[int] | None = None
     norm_before_fc: bool = False
     fc_norm: bool = False
@@ -178,6 +179,12 @@ def architecture(config: Mapping[str, Any]) -> str:
     names = config.get("architectures")
     first = names[0] if isinstance(names, list) and names else None
     return first if isinstance(first, str) else ""
+
+
+def layer_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The keys of the decoder layers: speculators' own place for them, or a flat config itself."""
+    inner = config.get(LAYER)
+    return inner if isinstance(inner, Mapping) and "num_hidden_layers" not in config else config
 
 
 def nested_keys(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from eagle3_interop.schemas.draft import Draft, Dtype
+from eagle3_interop.schemas.draft import DEFAULT_POSITIONS, Draft, Dtype
 from eagle3_interop.schemas.findings import Finding, Refused, finding
 from eagle3_interop.schemas.layout import Reading, Source, TargetFacts, TensorHeader
 from eagle3_interop.schemas.powers import Powers, lacks
@@ -187,6 +187,14 @@ class Reader:
             self.say("dtype-disagrees", "config.json: dtype", message)
         return stored
 
+    def positions(self, declared: int | None, where: str) -> int:
+        """Positions that the draft is made for; what engines take where the config declares none."""
+        if declared is not None:
+            return declared
+        message = f"absent: {DEFAULT_POSITIONS} counts."
+        self.say("class-default", f"{where}: max_position_embeddings", message)
+        return DEFAULT_POSITIONS
+
     def blocks(self, target_width: int, sized_by_engine: int | None) -> int:
         """Number of fc blocks, from fc.weight; what the engine would size is compared with it.
 
@@ -215,8 +223,8 @@ class Reader:
 
     def layers(self, configured: int) -> int:
         """Number of layers: where the config claims more than there are tensors, the tensors count."""
-        stored = {int(m[1]) for name in self.names if (m := re.match(r"layers\.(\d+)\.", name))}
-        present = max(stored) + 1 if stored else configured
+        stored = {m[1] for name in self.names if (m := re.match(r"layers\.(\d+)\.", name))}
+        present = len(stored) or configured
         if configured > present:
             message = (
                 f"num_hidden_layers is {configured} but there are tensors for {present}; "

@@ -9,9 +9,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
-from eagle3_interop.schemas.draft import Attention, Draft, Fc, Layers, Mlp, Rope, Target, Vocabulary
+from eagle3_interop.schemas.draft import (
+    Attention,
+    Draft,
+    Fc,
+    Layers,
+    Mlp,
+    Rope,
+    Size,
+    Target,
+    Vocabulary,
+)
 from eagle3_interop.schemas.findings import Finding, Refused, finding
 from eagle3_interop.schemas.hf import (
     CONFIG,
@@ -77,7 +87,7 @@ class VllmLayerConfig(DecoderConfig):
 
     hidden_act: str
     rms_norm_eps: float = Field(gt=0, allow_inf_nan=False)
-    max_position_embeddings: PositiveInt | None = 8192
+    max_position_embeddings: Size | None = 8192
 
 
 @dataclass(frozen=True)
@@ -159,7 +169,7 @@ def _read(source: Source, target: TargetFacts | None, who: _Reader) -> Reading: 
         residual=_residual(reader, source.config, keys, who),
         feedback="post-norm" if keys.norm_output else "pre-norm",
         rope=rope,
-        max_position=parsed.max_position_embeddings,
+        max_position=reader.positions(parsed.max_position_embeddings, LAYER),
         vocabulary=vocabulary,
         dtype=reader.dtype(),
         speculative_tokens=next(iter(tokens), None),
@@ -213,6 +223,7 @@ def _layers(reader: Reader, parsed: DecoderConfig, model_type: str, who: _Reader
     # vLLM hands the keys over bare: no config class clears an unused sliding_window there.
     windows = read_windows(
         parsed,
+        count,
         model_type if who.engine == "speculators" else "",
         "transformers" if qk_norm else "layer_types",
     )
@@ -236,7 +247,7 @@ def _layers(reader: Reader, parsed: DecoderConfig, model_type: str, who: _Reader
             bias=reader.bias(mlp, parsed.mlp_bias and not qk_norm),
         ),
         norm_eps=parsed.rms_norm_eps,
-        windows=(windows + (None,) * count)[:count],
+        windows=windows,
     )
 
 

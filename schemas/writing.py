@@ -23,14 +23,13 @@ def layer_keys(draft: Draft) -> dict[str, Any]:
         "num_key_value_heads": attention.kv_heads,
         "head_dim": attention.head_dim,
         "hidden_act": layers.mlp.activation,
+        "max_position_embeddings": draft.max_position,
         "rms_norm_eps": layers.norm_eps,
         "attention_bias": attention.qkv_bias or attention.output_bias,
         "mlp_bias": layers.mlp.bias,
         "tie_word_embeddings": False,
         **write_rope(draft.rope),
     }
-    if draft.max_position is not None:
-        written["max_position_embeddings"] = draft.max_position
     widths = sorted({window for window in layers.windows if window is not None})
     if attention.qk_norm or widths:
         written["use_sliding_window"] = bool(widths)

@@ -168,20 +168,24 @@ def speculators(folder: Path, tensors: Tensors | None = None, **changes: Any) ->
     )
 
 
-def target(folder: Path, *, embeddings: np.ndarray[Any, Any] | None = None, **changes: Any) -> Path:
-    """A llama target of six layers: a config, an embedding table and a head (all that convert reads)."""
-    config = {
+def target_config() -> dict[str, Any]:
+    """Of a llama target of six layers."""
+    return {
         **LAYER_CONFIG,
         "architectures": ["LlamaForCausalLM"],
         "num_hidden_layers": 6,
         "tie_word_embeddings": False,
         "max_position_embeddings": 4096,
     }
+
+
+def target(folder: Path, *, embeddings: np.ndarray[Any, Any] | None = None, **changes: Any) -> Path:
+    """A llama target of six layers: a config, an embedding table and a head (all that convert reads)."""
     tensors = {
         "model.embed_tokens.weight": random((V, H), 4) if embeddings is None else embeddings,
         "lm_head.weight": random((V, H), 5),
     }
-    return save(folder, _changed(config, changes), tensors)
+    return save(folder, _changed(target_config(), changes), tensors)
 
 
 def load(folder: Path) -> tuple[dict[str, Any], Tensors]:
