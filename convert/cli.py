@@ -13,6 +13,7 @@ from eagle3_interop.convert.console import (
     JsonFlag,
     QuietFlag,
     VersionFlag,
+    launch,
 )
 
 if TYPE_CHECKING:
@@ -349,9 +350,10 @@ def diff(
 def explain(
     code: Annotated[str, typer.Argument(help="A finding's code.")],
     json: JsonFlag = False,
+    quiet: QuietFlag = False,
 ) -> None:
     """What a finding means, and what to do."""
-    console = Console(as_json=json)
+    console = Console(as_json=json, quiet=quiet)
     with console.outcomes(lambda _found: {}):
         from eagle3_interop.schemas.codes import CODES
         from eagle3_interop.schemas.findings import Usage
@@ -428,4 +430,4 @@ def serve(
 
 def main() -> None:
     """Entry point of ``eagle3-convert``."""
-    app()
+    launch(app)

@@ -28,6 +28,35 @@ VersionFlag = Annotated[
     typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
 ]
 
+
+def launch(app: typer.Typer) -> None:
+    """Run the commands; wrong options, too, are one JSON object where JSON was asked for.
+
+    Args:
+        app: the commands, for which ``--json`` is a flag.
+
+    Raises:
+        SystemExit: always, with the exit code.
+    """
+    as_json = "--json" in sys.argv[1:]
+    try:
+        sys.exit(app(standalone_mode=False))
+    except typer.Abort:
+        sys.exit(EXIT_DIFFERENT)
+    except Exception as error:
+        # typer's own faults, which have no base class that all its versions name alike
+        if not (hasattr(error, "show") and hasattr(error, "format_message")):
+            raise
+        error.show()
+        failure = {
+            "status": "failed",
+            "message": error.format_message(),
+            "exit_code": EXIT_USAGE,
+        }
+        Console(as_json=as_json).data(failure)
+        sys.exit(EXIT_USAGE)
+
+
 _MARKS = {"error": ("✗", "red"), "warning": ("!", "yellow"), "note": ("·", "cyan")}
 
 

@@ -57,6 +57,37 @@ def test_help_imports_neither_torch_nor_transformers_nor_the_hub():
     assert done.stdout.strip() == ""
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["sglang-to-vllm", "--json"],
+        ["sglang-to-vllm", "a", "b", "--dtype", "int8", "--json"],
+        ["sglang-to-vllm", "a", "b", "--no-such-option", "--json"],
+        ["sglang-to-gguf", "a", "b", "--json"],
+        ["sglang-to-vllm", "a", "b", "--json"],
+        ["explain", "no-such-code", "--json"],
+        ["serve", "a", "--engine", "trt", "--json"],
+    ],
+)
+def test_wrong_usage_is_one_json_object_too(tmp_path, arguments):
+    script = "from eagle3_interop.convert.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, cwd=tmp_path
+    )
+    failure = json.loads(done.stdout)
+    assert (failure["status"], failure["exit_code"], done.returncode) == ("failed", 2, 2)
+    assert failure["message"].rstrip(".") in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["--version"], 0), (["--help"], 0), (["inspect", "/none"], 2)]
+)
+def test_the_entry_point_exits_as_its_commands_do(arguments, code):
+    script = "from eagle3_interop.convert.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True)
+    assert done.returncode == code
+
+
 def test_a_conversion_exits_with_0_and_prints_one_json_object(tmp_path):
     source = drafts.speculators(tmp_path / "source")
     result = run("speculators-to-sglang", source, tmp_path / "out", "--json")
