@@ -109,10 +109,24 @@ class Search:
             if self.deep(improved) > self.deep(best) - TINY:
                 break
             best = improved
-        best = self._simplify(best)
+        best = self._simplify(min([best, *self._plain(best)], key=self.deep))
         for wiring in self._singles(best):
             self.deep(wiring)
         self._neighbours(best)
+
+    def _plain(self, best: Wiring) -> list[Wiring]:
+        """The streams themselves, at the best taps and at the configured ones, under flags as plain as can be."""
+        subject = self.evaluator.subject
+        usual = self.configured
+        for name, value in subject.usual.items():
+            if value in subject.options.get(name, ()):
+                usual = usual.with_flag(name, value)
+        streams = (STREAM,) * len(best.taps)
+        return [
+            replace(one, taps=taps, reads=streams)
+            for one in (self.configured, usual)
+            for taps in (best.taps, self.configured.taps)
+        ]
 
     def _simplify(self, best: Wiring) -> Wiring:
         """Take back, one by one, what does not make the fit better."""
