@@ -73,13 +73,14 @@ def _with_d2t(
     ids = offsets + np.arange(draft_size)
     if draft_size == target_size and not offsets.any():
         return False, {}
-    if ids.min() < 0 or ids.max() >= target_size or len(np.unique(ids)) != draft_size:
+    ascending = np.sort(ids)
+    if ascending[0] < 0 or ascending[-1] >= target_size or not np.all(np.diff(ascending)):
         message = (
             "read as offsets (target id = draft id + d2t) the ids leave the vocabulary or repeat. "
             "Absolute ids, perhaps."
         )
         reader.say("bad-map", where, message)
-    elif listed is not None and not np.array_equal(np.sort(ids), listed):
+    elif listed is not None and not np.array_equal(ascending, listed):
         message = f"d2t maps to other tokens than t2d lists ({len(listed)} of {target_size})."
         reader.say("map-disagrees", where, message)
     elif not offsets.any():
