@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -26,14 +27,13 @@ pytestmark = pytest.mark.engine
 
 PROMPTS = trained.DATA / "prompts.jsonl"
 ON_A_CPU = {
-    "vllm": ["max-model-len=512", "enforce-eager", "no-enable-prefix-caching"],
+    "vllm": ["max-model-len=512", "enforce-eager"],
     "sglang": [
         "device=cpu",
         "attention-backend=torch_native",
         "prefill-attention-backend=intel_amx",
         "decode-attention-backend=intel_amx",
         "disable-cuda-graph",
-        "disable-radix-cache",
         "mem-fraction-static=0.1",
         "max-total-tokens=8192",
         "max-running-requests=8",
@@ -70,12 +70,12 @@ def converted(name: str, destination: str, folder: Path) -> Path:
     return output
 
 
-def validated(checkpoint: Path, *options: str) -> tuple[int, dict[str, Any]]:
+def validated(checkpoint: Path, *options: str, fine: tuple[int, ...] = (0, 1)) -> tuple[int, Any]:
     """The exit code and the report of ``eagle3-validate``."""
     arguments = ["--target", str(trained.TARGET), "--prompts", str(PROMPTS), "--device", "cpu"]
     arguments += ["--max-new-tokens", str(trained.NEW_TOKENS), "--json", "-", *options]
     result = CliRunner().invoke(cli.app, [str(checkpoint), *arguments])
-    assert result.exit_code in (0, 1), result.output
+    assert result.exit_code in fine, result.output
     return result.exit_code, json.loads(result.stdout)
 
 
@@ -197,8 +197,34 @@ def test_a_running_server(here: str, tmp_path: Path) -> None:
     with server(here, folder, tmp_path / "log") as url:
         code, report = validated(folder, "--server", url)
         wrong_code, wrong = validated(shifted, "--server", url)
+        if here == "vllm":
+            with traffic(url):
+                _, refusal = validated(folder, "--server", url, fine=(4,))
+            assert "other traffic moved the counters" in refusal["message"]
     assert runs_it(code, report), report["engine"]["sentence"]
     assert caught_as("taps-lower", wrong_code, wrong), wrong["engine"]["sentence"]
+
+
+@contextlib.contextmanager
+def traffic(url: str) -> Iterator[None]:
+    """Somebody else, who keeps asking a vLLM server."""
+    body = {"model": str(trained.TARGET), "prompt": trained.prompts()[0], "max_tokens": 64}
+    request = urllib.request.Request(  # noqa: S310
+        f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    over = threading.Event()
+
+    def ask() -> None:
+        while not over.is_set():
+            urllib.request.urlopen(request, timeout=60).close()  # noqa: S310
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def shift(config: dict[str, Any]) -> None:
