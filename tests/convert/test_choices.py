@@ -1,6 +1,7 @@
 """Choices that are made once: which layout it is, absent flags, verifiers, unknown keys, overrides."""
 
 import drafts
+import numpy as np
 import pytest
 from conversions import codes, convert, described, loaded, refusal, refusals
 from drafts import ABSENT, HEAD_DIM, HEADS, KV, D, H, random
@@ -420,3 +421,30 @@ def test_an_override_is_recorded_in_the_output(tmp_path):
     said = [item.where for item in result.findings if item.code == "set-by-user"]
     assert said == ["feedback", "taps"]
     assert result.conversion.plan.provenance["options"]["set"] == {"feedback": "post-norm"}
+
+
+@pytest.mark.parametrize("part", ["q", "k", "v"])
+def test_one_bias_that_is_not_zero_keeps_its_whole_group(tmp_path, part):
+    rows = {"q": drafts.HEADS, "k": drafts.KV, "v": drafts.KV}
+    biases = {
+        f"midlayer.self_attn.{one}_proj.bias": np.full(
+            heads * drafts.HEAD_DIM, float(one == part), np.float32
+        )
+        for one, heads in rows.items()
+    }
+    source = drafts.vllm(tmp_path / "draft", drafts.flat_tensors() | biases, attention_bias=True)
+    result = convert(source, "vllm")
+    assert result.draft.layers.attention.qkv_bias
+    assert biases.keys() <= result.tensors.keys()
+
+
+@pytest.mark.parametrize("destination", ["sglang", "vllm", "speculators"])
+def test_a_bias_on_o_proj_alone_stays_switched_on(tmp_path, destination):
+    bias = {"midlayer.self_attn.o_proj.bias": np.ones(drafts.H, np.float32)}
+    source = drafts.sglang(tmp_path / "draft", drafts.flat_tensors() | bias, attention_bias=True)
+    result = convert(source, destination, target=drafts.target(tmp_path / "target"))
+    layer = result.config.get("transformer_layer_config", result.config)
+    assert layer["attention_bias"] is True
+    assert any(
+        name.endswith("o_proj.bias") and value.all() for name, value in result.tensors.items()
+    )

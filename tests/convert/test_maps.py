@@ -184,3 +184,15 @@ def convert_findings(source, **options):
 def test_a_link_that_became_a_copy_is_said(tmp_path):
     result = stream.WriteResult(tmp_path, (), not_linked=("model.safetensors",))
     assert [item.code for item in api.said_of(result)] == ["link-copied"]
+
+
+def test_a_head_fetched_from_the_target_is_sorted_with_an_unsorted_map(tmp_path):
+    ids = np.random.default_rng(7).permutation(drafts.draft_ids())
+    tensors = drafts.flat_tensors() | drafts.maps(ids)
+    del tensors["lm_head.weight"]
+    source = drafts.vllm(tmp_path / "draft", tensors)
+    target = drafts.target(tmp_path / "target")
+    _, theirs = drafts.load(target)
+    result = convert(source, "speculators", target=target)
+    assert np.array_equal(result.tensors["lm_head.weight"], theirs["lm_head.weight"][np.sort(ids)])
+    assert np.array_equal(result.tensors["d2t"], np.sort(ids) - np.arange(drafts.D))

@@ -291,3 +291,8 @@ def test_a_repeated_tap_under_a_norm_over_all_is_refused(tmp_path):
 def test_too_few_ids_for_the_blocks_is_a_question(ids, tmp_path):
     source = drafts.speculators(tmp_path / "draft", **{IDS: ids})
     assert refusals(convert, source, "vllm", layout="speculators") == {"taps-mismatch"}
+
+
+def test_the_number_of_taps_stands_wherever_a_class_of_vllm_looks(tmp_path):
+    config = convert(drafts.sglang(tmp_path / "draft"), "vllm").config
+    assert (config["num_aux_layers"], config["num_aux_hidden_states"]) == (3, 3)
