@@ -76,7 +76,7 @@ class EngineJudge:
         )
         dtypes = (session.request.dtype, served.dtype or session.request.dtype)
         predicted = predict(session.network, session.target, made.texts, work.shape, dtypes)
-        passed = predicted.explains(served)
+        passed = served.drafts > 0 and predicted.explains(served)
         causes, tried = ([], 0) if passed else _causes(session, made, work, served)
         engine = _report(session, predicted, made, served)
         engine |= {

@@ -34,7 +34,7 @@ AUX_LAYERS = re.compile(r"[Aa]uxiliary layers from [\w ]+: [(\[]([\d, ]*)[)\]]")
 """How vLLM 0.32 says, in its log, which layers it took from the draft's config."""
 
 SECRETS = re.compile(
-    r"""\b(?:hf_|sk-)\w{8,}|(?<=[?&:@/'"= ])(?:api_key|admin_api_key|hf_token|password)['"]?[=:] ?[^\s,)]+""",
+    r"""\b(?:hf_|sk-)\w{8,}|(?:api[_-]?key|hf_token|password)['"]?\s*[=:,\s]\s*[^\s,)]+""",
     re.IGNORECASE,
 )
 
@@ -81,7 +81,7 @@ class StartedEngine:
         path = shutil.which(Path(given).expanduser())
         if path is None:
             raise Usage(f"--engine-python {given}: no such program.")
-        return cls(engine, path, tuple(map(_flag, arguments)))
+        return cls(engine, str(Path(path).absolute()), tuple(map(_flag, arguments)))
 
     @property
     def shape(self) -> Shape | None:

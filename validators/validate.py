@@ -103,7 +103,8 @@ def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Repo
     shape = request.shape or (judge.shape if judge else None)
     shape = shape or Shape.chain(loaded.reading.draft.speculative_tokens or 3)
     if judge:
-        judge.serve(request, loaded, prompts, shape)
+        with watch("the engine starts and generates", len(prompts) * request.new_tokens):
+            judge.serve(request, loaded, prompts, shape)
     target = load_target(request, device)
     shapes = _shapes(request, shape)
     extra = max(MIN_DEPTH, *(one.steps for one in shapes))

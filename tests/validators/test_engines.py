@@ -270,6 +270,29 @@ def test_a_crash_shows_the_end_of_the_log_without_secrets(fake, prompts):
     assert "hf_abc" not in result.output
 
 
+def test_secrets_in_logs():
+    for line in (
+        "api_key='s3cret'",
+        "--api-key s3cret",
+        "--api-key=s3cret",
+        '"HF_TOKEN": "s3cret"',
+    ):
+        assert "s3cret" not in engines.tail(f"a\n{line}")
+    harmless = "skip_tokenizer_init=True, max_total_tokens=8192"
+    assert engines.tail(harmless) == harmless
+
+
+def test_the_layers_that_vllm_says():
+    head = "INFO 11-29 [gpu_model_runner.py:5243] "
+    for line in (
+        "Using auxiliary layers from speculative config: (1, 3, 5)",
+        "Using Eagle3 auxiliary layers from config: [1, 3, 5]",
+        "Using Eagle3 auxiliary layers from model: (1, 3, 5)",
+    ):
+        assert engines.said_layers(f"x\n{head}{line}\ny") == (1, 3, 5)
+    assert engines.said_layers("x") is None
+
+
 def test_an_engine_that_hangs_is_ended(fake, world, monkeypatch):
     monkeypatch.setattr(engines, "STALL_S", 1.5)
     seen = fake([], totals={}, hang=True)
@@ -389,6 +412,8 @@ def test_an_engine_that_drafts_nothing(world):
     found, said = judgement(world, served)
     assert not found.gates[0].passed
     assert "drafted nothing" in said["engine-differs"]
+    one = [output[:1] for output in served.outputs]
+    assert not judgement(world, replace(served, outputs=tuple(one)))[0].gates[0].passed
 
 
 def test_an_engine_that_drafts_fewer_tokens(world):
