@@ -275,6 +275,7 @@ def test_secrets_in_logs():
         "api_key='s3cret'",
         "--api-key s3cret",
         "--api-key=s3cret",
+        "['--api-key', 's3cret']",
         '"HF_TOKEN": "s3cret"',
     ):
         assert "s3cret" not in engines.tail(f"a\n{line}")
