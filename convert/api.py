@@ -130,8 +130,7 @@ def load(
 
 
 def _layout(checkpoint: Checkpoint, wanted: str) -> tuple[str, list[Finding]]:
-    names = list(checkpoint.tensors)
-    found = recognise(checkpoint.config, names)
+    found = recognise(checkpoint.config)
     if wanted == "auto":
         if found is None:
             message = "neither speculators' keys nor one of SGLang's or vLLM's classes or id keys."
@@ -146,7 +145,7 @@ def _layout(checkpoint: Checkpoint, wanted: str) -> tuple[str, list[Finding]]:
             message = f"ids {ids} stand in eagle_config alone, and were taken to count outputs."
             said.append(finding("read-as-sglang", f"config.json: eagle_config.{IDS}", message))
         return layout, said
-    if LAYOUTS[wanted].recognise(checkpoint.config, names) is not None:
+    if LAYOUTS[wanted].recognise(checkpoint.config) is not None:
         return wanted, []
     if found is None:
         # Nothing speaks for another layout, so the user's word counts.
@@ -165,8 +164,7 @@ def _own_word(checkpoint: Checkpoint) -> tuple[str, str] | None:
         written = json.loads(raw).get("output", {}).get("layout")
     except (ValueError, AttributeError):
         return None
-    names = list(checkpoint.tensors)
-    if written not in SOURCES or LAYOUTS[written].recognise(checkpoint.config, names) is None:
+    if written not in SOURCES or LAYOUTS[written].recognise(checkpoint.config) is None:
         return None
     return written, PROVENANCE
 

@@ -142,7 +142,7 @@ def _layout(bundle: Bundle) -> str:
     output = (bundle.provenance or {}).get("output")
     if isinstance(output, Mapping) and output.get("layout"):
         return str(output["layout"])
-    found = recognise(bundle.config, list(bundle.checkpoint.tensors))
+    found = recognise(bundle.config)
     return found[0] if found else "vllm"
 
 

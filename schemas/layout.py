@@ -1,6 +1,6 @@
 """What a layout is: one framework's dialect, read into a `Draft` and written back out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -135,7 +135,7 @@ class Writing:
 class Layout(Protocol):
     """One framework's dialect: a module of this package with these functions."""
 
-    def recognise(self, config: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    def recognise(self, config: Mapping[str, Any]) -> str | None:
         """The sign by which a folder is this layout, or None."""
 
     def loads(self, config: Mapping[str, Any]) -> bool:

@@ -1,6 +1,6 @@
 """The layouts by name. A new framework is one page in this package and one row here."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, cast
 
 from eagle3_interop.schemas import sglang, speculators, universal, vllm
@@ -21,7 +21,7 @@ DESTINATIONS = ("speculators", "sglang", "vllm", "universal")
 """Layouts that a command can name as its destination."""
 
 
-def recognise(config: Mapping[str, Any], names: Sequence[str]) -> tuple[str, str] | None:
+def recognise(config: Mapping[str, Any]) -> tuple[str, str] | None:
     """The layout that a folder is written in, and the sign by which it was recognised.
 
     A flat file with ids only in ``eagle_config`` counts as SGLang's: SpecForge, ModelOpt and SGLang all put
@@ -30,6 +30,6 @@ def recognise(config: Mapping[str, Any], names: Sequence[str]) -> tuple[str, str
     stock = architecture(config) == sglang.STOCK and not config.get(IDS)
     order = SOURCES if stock else ("speculators", "vllm", "sglang")
     for layout in order:
-        if (sign := LAYOUTS[layout].recognise(config, names)) is not None:
+        if (sign := LAYOUTS[layout].recognise(config)) is not None:
             return layout, sign
     return None

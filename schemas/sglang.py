@@ -146,7 +146,7 @@ DIALECT = FlatDialect(
 )
 
 
-def recognise(config: Mapping[str, Any], names: Sequence[str]) -> str | None:  # noqa: ARG001
+def recognise(config: Mapping[str, Any]) -> str | None:
     """A flat config with ids in ``eagle_config``, or SGLang's own class and no ids at all."""
     if "speculators_model_type" in config and "num_hidden_layers" not in config:
         return None

@@ -5,7 +5,7 @@ for vLLM ``transformers_utils/configs/speculators/{base,algos}.py``.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -104,7 +104,7 @@ _LIBRARY = _Reader("speculators", SPELLING, "qwen3", absent_residual=False)
 _VLLM = _Reader("vLLM", _VLLM_SPELLING, "llama", absent_residual=True)
 
 
-def recognise(config: Mapping[str, Any], names: Sequence[str]) -> str | None:  # noqa: ARG001
+def recognise(config: Mapping[str, Any]) -> str | None:
     """Its own ``speculators_model_type``."""
     kind = config.get("speculators_model_type")
     return None if kind is None else f"speculators_model_type {kind}"

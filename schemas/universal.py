@@ -3,7 +3,7 @@
 A flat config with speculators' own keys beside it: each reader finds its own keys and ignores the rest.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from eagle3_interop.schemas.writing import zero_biases
 SPELLING = Spelling(roots=("",), layer0=("layers.0.",), later_norm="input_layernorm")
 
 
-def recognise(config: Mapping[str, Any], names: Sequence[str]) -> str | None:  # noqa: ARG001
+def recognise(config: Mapping[str, Any]) -> str | None:
     """Speculators' keys beside a flat config."""
     if "speculators_model_type" in config and "num_hidden_layers" in config:
         return "speculators' keys beside flat ones"

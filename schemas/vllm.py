@@ -93,7 +93,7 @@ DIALECT = FlatDialect(
 )
 
 
-def recognise(config: Mapping[str, Any], names: Sequence[str]) -> str | None:  # noqa: ARG001
+def recognise(config: Mapping[str, Any]) -> str | None:
     """A speculators folder, or a flat config with top-level ids or one of vLLM's classes and no ids."""
     if "speculators_model_type" in config:
         return "speculators_model_type, which vLLM reads too"
