@@ -437,11 +437,6 @@ CODES: dict[str, Code] = {
     "mrope": Code(
         "error", "Multimodal rope.", "--set rope.mrope_sections=none for a text-only draft."
     ),
-    "biases-differ": Code(
-        "error",
-        "One flag switches different biases on in each framework.",
-        "Convert for one framework.",
-    ),
     "readers-disagree": Code(
         "error",
         "A folder made for several frameworks holds another network for each of them.",

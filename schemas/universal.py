@@ -61,20 +61,14 @@ def write(draft: Draft, wishes: Wishes) -> Writing:
     config: dict[str, Any] = {**flat.config, **own}
     ids = list(vllm.write_ids(config, draft, wishes.target))
     shared = both(speculators.POWERS[qk_norm], vllm.POWERS[qk_norm])
-    powers = both(shared, sglang.PLUGIN_POWERS[qk_norm] if plugin else sglang.POWERS)
+    readers = (
+        speculators.POWERS[qk_norm],
+        vllm.POWERS[qk_norm],
+        sglang.PLUGIN_POWERS[qk_norm] if plugin else sglang.POWERS,
+    )
+    # One flag switches other biases on in each reader; a zero that a reader does not need, it passes over.
+    zeros = tuple(dict.fromkeys(name for one in readers for name in zero_biases(draft, one)))
     findings = [*flat.findings, *lacks(draft, shared), *said, *ids]
-    zeros = zero_biases(draft, powers)
-    needed = {
-        zero_biases(draft, one)
-        for one in (
-            speculators.POWERS[qk_norm],
-            vllm.POWERS[qk_norm],
-            sglang.PLUGIN_POWERS[qk_norm] if plugin else sglang.POWERS,
-        )
-    }
-    if len(needed) > 1:
-        message = "attention_bias switches other biases on in each of the three."
-        findings.append(finding("biases-differ", f"{CONFIG}: attention_bias", message))
     if draft.layers.count > 1:
         message = "written under both names: SGLang reads hidden_norm, the others input_layernorm."
         findings.append(finding("norm-twice", "layers.N.input_layernorm.weight", message))
