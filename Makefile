@@ -58,7 +58,7 @@ docs: $(READY)  ## Write the pages that are generated.
 bench: $(READY)  ## Measure speed and memory side by side with cp and the speculators converter.
 	EAGLE3_SPECULATORS_PYTHON="$$($(BIN)/python tests/engines/build_env.py speculators | tail -n 1)" \
 		$(BIN)/python benchmarks/bench_convert.py
-	$(BIN)/python benchmarks/bench_acceptance.py
+	$(BIN)/python benchmarks/bench_acceptance.py --vllm
 
 clean:  ## Remove what the targets made.
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

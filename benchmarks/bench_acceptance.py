@@ -1,14 +1,16 @@
 """Time the acceptance measurement, texts given, and what it keeps in memory.
 
-    python benchmarks/bench_acceptance.py [--json FILE] [--threads N]
+    python benchmarks/bench_acceptance.py [--vllm] [--json FILE] [--threads N]
 
 Two pairs: the trained tiny one that the repository carries, and a random one of middle size (8 layers, hidden
 512, 32000 tokens). 24 prompts, 96 new tokens, chains of 4 draft tokens; then four times as many texts, which
-must not need more memory. ``cpu_s`` is what a machine without other work would take on one thread.
+must not need more memory. ``cpu_s`` is what a machine without other work would take on one thread. ``--vllm`` has
+the real engine generate the same texts with the draft, loading excluded, on as many threads.
 """
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -17,12 +19,14 @@ import time
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from eagle3_interop.convert.checkpoint import open_checkpoint
-from eagle3_interop.schemas import speculators
+from eagle3_interop.schemas import speculators, vllm
 from eagle3_interop.schemas.draft import Attention, Draft, Fc, Layers, Mlp, Vocabulary
 from eagle3_interop.schemas.draft import Target as TargetPart
+from eagle3_interop.schemas.layout import Wishes
 from eagle3_interop.validators.acceptance import measure
 from eagle3_interop.validators.drafting import Shape
 from eagle3_interop.validators.reference import Network
@@ -31,6 +35,7 @@ from eagle3_interop.validators.texts import Text, encode, read_prompts, write_te
 from eagle3_interop.validators.weights import Weights
 
 DATA = Path(__file__).parents[1] / "tests" / "data"
+RIG = Path(__file__).parents[1] / "tests" / "engines" / "run_engine.py"
 PROMPTS, NEW_TOKENS, DEPTH = 24, 96, 4
 REPEAT = 4
 MIDDLE = LlamaConfig(
@@ -48,10 +53,10 @@ def tiny_pair() -> tuple[Target, Network, list[list[int]]]:
     return target, Network(reading.draft, Weights.read(reading, source)), list(map(list, prompts))
 
 
-def middle_pair() -> tuple[Target, Network, list[list[int]]]:
+def middle_parts() -> tuple[LlamaForCausalLM, Draft, dict[str, torch.Tensor], list[list[int]]]:
     """A random pair: its drafts are hardly ever right, which costs an engine most."""
     torch.manual_seed(0)
-    target = Target(LlamaForCausalLM(MIDDLE))
+    target = LlamaForCausalLM(MIDDLE)
     width, size = MIDDLE.hidden_size, MIDDLE.vocab_size
     draft = Draft(
         hidden_size=width,
@@ -87,9 +92,51 @@ def middle_pair() -> tuple[Target, Network, list[list[int]]]:
         "layers.0.post_attention_layernorm",
     )
     tensors |= {f"{name}.weight": torch.ones(width) for name in (*norms, "norm")}
-    network = Network(draft, Weights.of(draft, tensors, tables=target.tables))
-    prompts = torch.randint(size, (PROMPTS, 48)).tolist()
-    return target, network, prompts
+    return target, draft, tensors, torch.randint(size, (PROMPTS, 48)).tolist()
+
+
+def middle_pair() -> tuple[Target, Network, list[list[int]]]:
+    """The random pair, ready to be measured."""
+    model, draft, tensors, prompts = middle_parts()
+    target = Target(model)
+    return target, Network(draft, Weights.of(draft, tensors, tables=target.tables)), prompts
+
+
+def engine_folders(pair: str, folder: Path) -> tuple[Path, Path]:
+    """Target and draft as an engine reads them."""
+    if pair == "tiny":
+        return DATA / "target", DATA / "drafts" / "plain"
+    model, draft, tensors, _ = middle_parts()
+    model.save_pretrained(folder / "target")
+    (folder / "draft").mkdir()
+    written = vllm.write(draft, Wishes()).config
+    (folder / "draft" / "config.json").write_text(json.dumps(written))
+    save_file(tensors, folder / "draft" / "model.safetensors", metadata={"format": "pt"})
+    return folder / "target", folder / "draft"
+
+
+def vllm_seconds(pair: str, texts: Path, folder: Path, threads: int) -> float:
+    """What the real vLLM takes to generate the same texts with the draft, loading excluded."""
+    target, draft = engine_folders(pair, folder)
+    request = {
+        "target": str(target),
+        "draft": str(draft),
+        "prompts": [prompt for prompt, _ in json.loads(texts.read_text())],
+        "max_new_tokens": NEW_TOKENS,
+        "num_draft_tokens": DEPTH,
+    }
+    output = folder / "vllm.json"
+    command = [sys.executable, str(RIG), "vllm", "--output", str(output)]
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    subprocess.run(
+        command,
+        input=json.dumps(request),
+        text=True,
+        check=True,
+        env=environment,
+        stdout=sys.stderr,
+    )
+    return float(json.loads(output.read_text())["wall_s"])
 
 
 PAIRS = {"tiny": tiny_pair, "middle": middle_pair}
@@ -126,6 +173,7 @@ def main() -> None:
     """Run each measurement in a process of its own, so that peaks do not mix."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--vllm", action="store_true", help="have vLLM generate the texts, too")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument(
         "--one", nargs=3, metavar=("PAIR", "REPEAT", "TEXTS"), help=argparse.SUPPRESS
@@ -146,6 +194,12 @@ def main() -> None:
                 results[f"{pair} x{repeat}"] = results.get(f"{pair} x{repeat}", {}) | json.loads(
                     done.stdout
                 )
+            if options.vllm:
+                texts, room = Path(folder) / f"{pair}.json", Path(folder) / pair
+                room.mkdir()
+                found = results[f"{pair} x1"]
+                found["vllm_s"] = vllm_seconds(pair, texts, room, options.threads)
+                found["ours_to_vllm"] = found["measure_s"] / found["vllm_s"]
     for name, found in results.items():
         print(f"{name:12}", "  ".join(f"{key} {value:.2f}" for key, value in found.items()))
     if options.json:
