@@ -395,11 +395,12 @@ def serve(
         return {"status": "refused", "findings": [item.model_dump() for item in found]}
 
     with console.outcomes(refused):
-        from eagle3_interop.convert import api
+        from eagle3_interop.convert import api, inspection
         from eagle3_interop.convert import serve as serving
         from eagle3_interop.schemas.findings import errors
 
         loaded = api.load(source, "auto", api.Options(target=target), weights=False)
+        inspection.require_same(loaded, engine)
         config = loaded.checkpoint.config
         theirs = loaded.target.text_config if loaded.target else None
         found = [] if check is None else serving.judge(check, engine, config, source, theirs)
@@ -408,7 +409,9 @@ def serve(
             engine,
             source,
             target or loaded.reading.draft.target.name or "TARGET",
-            num_draft_tokens or loaded.reading.draft.speculative_tokens or 3,
+            loaded.reading.draft.speculative_tokens or 3
+            if num_draft_tokens is None
+            else num_draft_tokens,
             topk,
             target_quantised=bool(theirs and theirs.get("quantization_config")),
         )

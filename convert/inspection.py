@@ -6,7 +6,7 @@ from typing import Any
 from eagle3_interop.convert.compare import same_bytes
 from eagle3_interop.convert.planning import Choices, Loaded, fit
 from eagle3_interop.schemas.draft import Draft
-from eagle3_interop.schemas.findings import Finding, Refused, errors
+from eagle3_interop.schemas.findings import Finding, Refused, errors, finding
 from eagle3_interop.schemas.reading import check, with_target
 from eagle3_interop.schemas.registry import LAYOUTS, SOURCES
 
@@ -52,6 +52,32 @@ def engines(loaded: Loaded) -> dict[str, dict[str, Any]]:
         ``convertible``: ``stock``, ``plugin`` or ``refused`` (with ``reasons``, the error codes).
     """
     return {name: {**_as_is(loaded, name), **_convertible(loaded, name)} for name in SOURCES}
+
+
+def require_same(loaded: Loaded, engine: str) -> None:
+    """Refuse a folder that an engine would not run as it is.
+
+    Raises:
+        Refused: the engine does not load it, or computes another network from it.
+    """
+    if engine == loaded.layout:
+        return
+    facts = _as_is(loaded, engine)
+    if facts["as_is"] == "same":
+        return
+    name = {"sglang": "SGLang", "vllm": "vLLM"}.get(engine, engine)
+    if facts["as_is"] == "does-not-load":
+        message = f"{name} does not load this folder."
+    else:
+        wrong = "; ".join(
+            f"{path}: {theirs!r}, not {ours!r}"
+            for path, (ours, theirs) in facts["differences"].items()
+        )
+        message = (
+            f"{name} computes another network from this folder: {wrong or 'its findings say why'}."
+        )
+    fix = f"eagle3-convert auto-to-{engine} first, and serve its output."
+    raise Refused([finding("serve-folder", "config.json", message, fix=fix)])
 
 
 def _as_is(loaded: Loaded, engine: str) -> dict[str, Any]:

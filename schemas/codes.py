@@ -510,6 +510,11 @@ CODES: dict[str, Code] = {
     ),
     "broken-card": Code("error", "The model card cannot be understood.", "Correct README.md."),
     # A launch command.
+    "serve-folder": Code(
+        "error",
+        "The folder is of another layout, which this engine does not load, or reads as another network.",
+        "Convert it for this engine, and serve the output.",
+    ),
     "serve-algorithm": Code(
         "error",
         "Not EAGLE3: without it SGLang hands over the last hidden state alone and skips fc without a word.",

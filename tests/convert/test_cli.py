@@ -208,6 +208,29 @@ def test_inspect_says_what_another_engine_would_compute_from_the_same_folder(tmp
     assert vllm["differences"]["taps"] == [[1, 3, 5], [0, 2, 4]]
 
 
+@pytest.mark.parametrize(
+    ("make", "engine"), [(drafts.sglang, "vllm"), (drafts.speculators, "sglang")]
+)
+@pytest.mark.parametrize("check", [(), ("--check", "anything")])
+def test_no_command_serves_a_folder_that_the_engine_reads_otherwise(tmp_path, make, engine, check):
+    result = run("serve", make(tmp_path / "source"), "--engine", engine, "--json", *check)
+    assert result.exit_code == 3
+    assert [item["code"] for item in json.loads(result.stdout)["findings"]] == ["serve-folder"]
+
+
+@pytest.mark.parametrize(
+    ("make", "engine"), [(drafts.sglang, "sglang"), (drafts.speculators, "vllm")]
+)
+def test_a_folder_is_served_by_the_engine_that_reads_it(tmp_path, make, engine):
+    assert run("serve", make(tmp_path / "source"), "--engine", engine).exit_code == 0
+
+
+def test_no_tokens_a_step_is_wrong_usage(tmp_path):
+    source = drafts.sglang(tmp_path / "source")
+    result = run("serve", source, "--engine", "sglang", "--num-draft-tokens", "0")
+    assert result.exit_code == 2
+
+
 def test_inspect_says_which_engines_a_conversion_exists_for(tmp_path):
     source = drafts.speculators(tmp_path / "source", norm_before_residual=True)
     engines = json.loads(run("inspect", source, "--json").stdout)["engines"]
