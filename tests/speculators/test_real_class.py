@@ -69,7 +69,9 @@ def judged(python, tmp_path_factory):
     folders = {}
     for i, (name, (features, home, destination)) in enumerate(CASES.items()):
         source = write(base / str(i) / "draft", home, features)
-        folders[name] = convert(source, destination, layout=home, target_name=str(target)).folder
+        folders[name] = convert(
+            source, destination, layout=home, target=target, target_name=str(target)
+        ).folder
     for source, destination in itertools.product(TRAINED, ("sglang", "vllm", "universal")):
         copy = base / f"{source.name}-{destination}" / "draft"
         copy.parent.mkdir()
