@@ -109,7 +109,8 @@ def apply(reading: Reading, taps: tuple[int, ...] | None, sets: Mapping[str, Any
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise Usage(f"--taps/--set: {where}: {first['msg']}".replace(": :", ":")) from None
+        problem = first["msg"].removeprefix("Value error, ")
+        raise Usage(f"--taps/--set: {where}: {problem}".replace(": :", ":")) from None
     settled = {*sets, *(("taps",) if taps is not None else ())}
     kept = [item for item in reading.findings if not _settles(settled, item.settled_by)]
     return replace(reading, draft=draft, findings=(*kept, *said))

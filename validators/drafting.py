@@ -57,7 +57,9 @@ class Shape(NamedTuple):
         Raises:
             Usage: a number is not positive, or more nodes are kept than made.
         """
-        if min(self) < 1 or not 1 <= self.tokens - 1 <= self.nodes:
+        if min(self) < 1:
+            raise Usage(f"tree {self.steps},{self.topk},{self.tokens}: all three count from 1")
+        if not 1 <= self.tokens - 1 <= self.nodes:
             raise Usage(
                 f"tree {self.steps},{self.topk},{self.tokens}: these steps make {self.nodes} nodes, "
                 f"so TOKENS (the root included) must be 2 to {self.nodes + 1}"

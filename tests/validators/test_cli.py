@@ -162,6 +162,7 @@ def test_quiet_says_nothing(prompts):
         (("--max-logit-diff", "0.1"), "--against"),
         (("--tree", "3,2"), "STEPS,TOPK,TOKENS"),
         (("--tree", "2,2,99"), "these steps make 6 nodes"),
+        (("--tree", "0,3,1"), "count from 1"),
         (("--tree", "2,2,4", "--num-draft-tokens", "3"), "not both"),
         (("--num-draft-tokens", "0"), "num-draft-tokens"),
         (("--max-new-tokens", "1"), "max-new-tokens"),
