@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from transformers.utils import logging
 
 from eagle3_interop.convert import api, inspection, serve
 from eagle3_interop.convert.stream import sha256_of
@@ -116,9 +117,10 @@ def card(row: Row, report: Path) -> str:
 
 def main() -> int:
     """Print the table and one card; exit code 1 if anything changed on the way."""
-    table = Table(title="speculators drafts, converted and back")
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    table = Table(title="speculators drafts, converted and back", box=None)
     for column in ("draft", "to", "weights", "runs", "back to speculators", "accept length"):
-        table.add_column(column)
+        table.add_column(column, no_wrap=True)
     console = Console(width=110)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
