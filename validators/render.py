@@ -70,6 +70,9 @@ def show(report: Report) -> None:
             out.print(Text(line))
     if report.sweep is not None:
         out.print(_sweep(report.sweep))
+        for row in report.sweep:
+            if row.best:
+                out.print(Text(f"the best: {drafted(row)}, {sweep_figure(row):.2f}"))
     if report.sampling is not None:
         out.print(Text(sampling_line(report.sampling)))
     if report.engine is not None:

@@ -138,6 +138,7 @@ def test_everything_at_once(prompts, monkeypatch):
     assert result.exit_code == 0
     assert "tree of 3 steps, top-k 2, 6 tokens" in result.stdout
     assert "expected speed-up" in result.stdout
+    assert "the best: " in result.stdout
     assert "at temperature 0.8" in result.stdout
     assert "no gate ran" in result.stdout
 
