@@ -360,12 +360,15 @@ def test_a_source_truncated_under_a_rewrite_leaves_nothing(source, stored, outpu
 
 
 SLOW_CONVERSION = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from eagle3_interop.convert import stream
 from eagle3_interop.convert.checkpoint import open_checkpoint
 from eagle3_interop.convert.output_folder import remove_leftovers
 from eagle3_interop.convert.plan import Output, Plan, Rewrite, Written
+
+# A test run that was started in the background ignores it, and so would its children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def progress(count):
     print(count, flush=True)
