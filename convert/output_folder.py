@@ -60,7 +60,7 @@ def check_free(output: Path, *, overwrite: bool) -> None:
     if not output.exists() and not output.is_symlink():
         return
     if not overwrite:
-        raise Usage(f"{output} exists; choose another place, or pass --overwrite")
+        raise Usage(f"{output} exists; choose another place (eagle3-convert can --overwrite)")
     if not output.is_dir() or output.is_symlink():
         raise Usage(f"{output} is not a folder, and is not overwritten")
     if any(output.iterdir()) and not (output / "config.json").exists():
