@@ -188,15 +188,16 @@ def page(rows: list[Case], said: list[str]) -> str:
         "",
         *said,
         "",
-        "| draft | cases | " + " | ".join(kinds) + " | wirings tried, median |",
-        "|---" * (len(kinds) + 3) + "|",
+        "| draft | cases | of them pairs | " + " | ".join(kinds) + " | wirings tried, median |",
+        "|---" * (len(kinds) + 4) + "|",
     ]
     for draft in dict.fromkeys(row[0] for row in rows):
         mine = [row for row in rows if row[0] == draft]
         counts = Counter(row[2] for row in mine)
         tried = sorted(row[4] for row in mine)[len(mine) // 2]
         numbers = " | ".join(str(counts[kind]) for kind in kinds)
-        lines.append(f"| `{draft}` | {len(mine)} | {numbers} | {tried} |")
+        double = sum(" + " in row[1] and row[1] != "taps + 1" for row in mine)
+        lines.append(f"| `{draft}` | {len(mine)} | {double} | {numbers} | {tried} |")
     lines += ["", "## Every case that did not end in the truth itself", ""]
     lines += [
         "| draft | configured | outcome | best wiring against the truth (gain in nats) |",
@@ -248,9 +249,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows, spent = told(options.rows) if options.rows else run(options)
+    cost = f", {spent:.0f} s of one CPU core in all" if spent else ""
     said = [
-        f"{options.prompts} prompts of 48 tokens, {options.new_tokens} new tokens each; {len(rows)} cases,",
-        f"{spent:.0f} s of one CPU core in all.",
+        f"{options.prompts} prompts of 48 tokens, {options.new_tokens} new tokens each; {len(rows)} cases{cost}."
     ]
     if options.write:
         options.write.write_text(page(rows, said), encoding="utf-8")
