@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -324,24 +325,26 @@ def test_too_little_space_is_said_before_anything_is_written(source, output, mon
     assert names_in(output.parent) == ["source"]
 
 
-@pytest.fixture
-def small_disk(source):
-    """The source, on a disk where no file can grow beyond 4096 bytes any more."""
+@contextmanager
+def small_disk():
+    """No file of this process can grow beyond 4096 bytes: not the test runner's own log either."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
-    yield source
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("reserves", [True, False])
-def test_a_full_disk_leaves_nothing(small_disk, output, monkeypatch, reserves):
+def test_a_full_disk_leaves_nothing(source, output, monkeypatch, reserves):
     if not reserves:
         monkeypatch.setattr(kernel, "reserve", lambda _file, _length: None)
-    before = everything_in(small_disk)
-    with pytest.raises(Unavailable, match="nothing was written"):
-        stream.write(taken(small_disk), output)
+    before = everything_in(source)
+    with pytest.raises(Unavailable, match="nothing was written"), small_disk():
+        stream.write(taken(source), output)
     assert names_in(output.parent) == ["source"]
-    assert everything_in(small_disk) == before
+    assert everything_in(source) == before
 
 
 def test_a_source_truncated_after_planning_leaves_nothing(source, stored, output):
