@@ -48,6 +48,9 @@ FIXED = {
     ("plain", "vllm vllm"),
     ("norm_before_residual", "vllm vllm"),
     ("norm_before_residual", "sglang sglang"),
+    ("norm_before_residual", "vllm source"),
+    ("plain", "sglang sglang"),  # test_journey.py's
+    *((name, "vllm universal") for name in ("library_defaults", "four_taps", "two_layers")),
 }
 """With those of the other files 24 starts of an engine, when all nine drafts are there."""
 
