@@ -32,6 +32,8 @@ class Loaded:
         facts: what the target's config says.
         own_embeddings: True, the stored table differs from the target's; False, it is the target's
             (or there is none); None, nobody knows.
+        exchanged: canonical names of tensors whose two halves of columns stand in the file in the other
+            order than every framework feeds them (`eagle3-diagnose --write` finds out).
     """
 
     checkpoint: Checkpoint
@@ -40,6 +42,7 @@ class Loaded:
     target: TargetCheckpoint | None = None
     facts: TargetFacts | None = None
     own_embeddings: bool | None = None
+    exchanged: tuple[str, ...] = ()
 
     def stored(self, canonical: str) -> Stored:
         """Where a tensor lies."""
@@ -84,6 +87,10 @@ class Fit:
         }
         for name, values in loaded.reading.maps.items():
             self.ops[name] = (Make(values, "I64"), "derived")
+        for name in loaded.exchanged:
+            halves = Rewrite(loaded.stored(name), blocks=((1,), (0,)))
+            self.ops[name] = (halves, "halves exchanged")
+            self.say("halves-exchanged", name, "its halves of columns changed places.")
 
     def say(self, code: str, where: str, message: str) -> None:
         """Record a finding."""

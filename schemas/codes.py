@@ -320,6 +320,10 @@ CODES: dict[str, Code] = {
     ),
     "map-derived": Code("note", "d2t was derived from t2d."),
     "map-rebuilt": Code("note", "t2d was rebuilt from d2t."),
+    "halves-exchanged": Code(
+        "note",
+        "Columns for [hidden, embedding] were put into the order [embedding, hidden] (bit-exact).",
+    ),
     "map-sorted": Code("note", "The map was sorted, and the head's rows with it."),
     "map-dropped": Code("note", "A map between two equal vocabularies was dropped."),
     "full-vocabulary-map": Code(

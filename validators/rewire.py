@@ -10,21 +10,21 @@ from eagle3_interop.convert import api
 from eagle3_interop.convert.planning import Loaded
 from eagle3_interop.schemas.findings import Finding, Refused, errors, finding
 from eagle3_interop.schemas.layout import Reading
+from eagle3_interop.schemas.registry import LAYOUTS
 from eagle3_interop.validators.subject import SETTLED
 from eagle3_interop.validators.wiring import READS, STREAM, Subject, Wiring
 
 _NOWHERE = {
     "head_norm": "the head reads the hidden state before the final norm",
-    "order": "layer 0 takes [hidden, embedding]: exchange the halves of its q, k and v in the trainer's export",
     "shift": "features and tokens are paired one position apart",
     "hidden_norms": "the hidden state passes two norms",
     "embedding_scale": "the embedding is scaled",
 }
 """Flags that no description has: neither vLLM nor SGLang nor speculators computes their other value."""
 
-_SWAPS = {
-    "entry_norms": (("layers.0.input_layernorm.weight", "layers.0.hidden_norm.weight"),),
-}
+_ENTRY_NORMS = ("layers.0.input_layernorm.weight", "layers.0.hidden_norm.weight")
+_ENTRY = tuple(f"layers.0.self_attn.{part}_proj.weight" for part in "qkv")
+"""What takes [embedding, hidden]."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,14 @@ def _convert(checkpoint: str, target: str, subject: Subject, wiring: Wiring) -> 
         sets=sets,
     )
     loaded = api.load(checkpoint, "auto", options, tolerate=SETTLED)
-    loaded = replace(loaded, reading=_reread(loaded, subject, wiring))
-    return api.convert(loaded, loaded.layout, options)
+    exchanged = wiring.flag("order") != subject.configured.flag("order")
+    loaded = replace(
+        loaded,
+        reading=_reread(loaded, subject, wiring),
+        exchanged=_ENTRY if exchanged else (),
+    )
+    universal = LAYOUTS["universal"].recognise(loaded.checkpoint.config)
+    return api.convert(loaded, "universal" if universal else loaded.layout, options)
 
 
 def _sets(subject: Subject, wiring: Wiring) -> dict[str, Any]:
@@ -139,7 +145,7 @@ def _reread(loaded: Loaded, subject: Subject, wiring: Wiring) -> Reading:
 def _swapped(subject: Subject, wiring: Wiring) -> list[tuple[str, str]]:
     pairs: list[tuple[str, str]] = []
     if wiring.flag("entry_norms") == "swapped":
-        pairs += _SWAPS["entry_norms"]
+        pairs.append(_ENTRY_NORMS)
     if wiring.flag("later_norms") == "swapped":
         stems = [f"layers.{layer}" for layer in range(1, subject.draft.layers.count)]
         norms = ("input_layernorm", "post_attention_layernorm")

@@ -268,12 +268,6 @@ def test_files_that_are_wrong_are_told_so_and_written_right(tmp_path, pair, eval
     truth = trained.result(trained.subject.configured)
     assert best.score == pytest.approx(truth.score, abs=1e-3)
     done = write_wiring(str(folder), str(TARGET), subject, best.wiring, tmp_path / "right")
-    if name == "halves":
-        assert done.output is None
-        assert [item.code for item in done.findings] == ["wiring-not-written"]
-        assert "neither vLLM nor SGLang nor speculators" in done.findings[0].message
-        assert not (tmp_path / "right").exists()
-        return
     assert done.output is not None, done.findings
     again = of_folder(done.output, pair)
     assert again.subject.known
