@@ -10,7 +10,7 @@ from typing import Any
 from eagle3_interop.convert import stream
 from eagle3_interop.convert.checkpoint import Checkpoint, open_checkpoint
 from eagle3_interop.convert.compare import same_values
-from eagle3_interop.convert.inspection import differences
+from eagle3_interop.convert.inspection import differences, shown
 from eagle3_interop.convert.overrides import apply
 from eagle3_interop.convert.plan import Plan, Taken
 from eagle3_interop.convert.planning import Choices, Fitted, Loaded, fit, read_back
@@ -25,6 +25,8 @@ from eagle3_interop.schemas.reading import check, check_target, with_target
 from eagle3_interop.schemas.registry import LAYOUTS, SOURCES, recognise
 
 _CODE = (".py", ".so", ".sh", ".js")
+_SIGNS = ("fc.weight", "hidden_norm", "midlayer.")
+"""Parts of tensor names, of which every EAGLE-3 draft has one."""
 
 
 @dataclass(frozen=True)
@@ -104,12 +106,13 @@ def load(
         tolerate: codes of errors that do not refuse, for those who want to find out what is right.
 
     Raises:
-        Refused: it is another layout, or holds what cannot be understood exactly.
+        Refused: it is no draft, another layout, or holds what cannot be understood exactly.
         Usage: an override that does not fit.
         Unavailable: the disk or the Hub failed.
     """
     options = options or Options()
     checkpoint = open_checkpoint(source, weights=weights)
+    _refuse_model(checkpoint)
     layout, said = _layout(checkpoint, layout)
     target = open_target(options.target, weights=weights) if options.target else None
     facts = _facts(target, options) if target else None
@@ -117,7 +120,7 @@ def load(
     if facts is not None:
         reading = with_target(reading, facts)
     reading = apply(reading, options.taps, options.sets or {})
-    reading, shared = _share_head(reading, target)
+    reading, shared = _share_head(_recall_tokens(checkpoint, reading), target)
     found = [*checkpoint.findings, *said, *_code_left(checkpoint), *reading.findings, *shared]
     if facts is not None:
         found += check_target(reading.draft, facts)
@@ -127,6 +130,15 @@ def load(
         raise Refused(reading.findings)
     loaded = Loaded(checkpoint, layout, reading, target, facts)
     return _compare_embeddings(loaded) if weights else loaded
+
+
+def _refuse_model(checkpoint: Checkpoint) -> None:
+    """A target taken for a draft would be told tensor by tensor what it lacks."""
+    if checkpoint.tensors and not any(
+        sign in name for name in checkpoint.tensors for sign in _SIGNS
+    ):
+        message = "no fc and no norm of a hidden state: this is a model, not a draft of one."
+        raise Refused([finding("not-a-draft", checkpoint.path, message)])
 
 
 def _layout(checkpoint: Checkpoint, wanted: str) -> tuple[str, list[Finding]]:
@@ -157,16 +169,31 @@ def _layout(checkpoint: Checkpoint, wanted: str) -> tuple[str, list[Finding]]:
 
 def _own_word(checkpoint: Checkpoint) -> tuple[str, str] | None:
     """The layout that this tool itself wrote the folder in, by the file that it leaves beside it."""
-    if PROVENANCE not in checkpoint.folder.sizes:
-        return None
-    try:
-        raw = checkpoint.folder.read(PROVENANCE, 0, checkpoint.folder.sizes[PROVENANCE])
-        written = json.loads(raw).get("output", {}).get("layout")
-    except (ValueError, AttributeError):
-        return None
+    written = _provenance_of(checkpoint).get("output", {}).get("layout")
     if written not in SOURCES or LAYOUTS[written].recognise(checkpoint.config) is None:
         return None
     return written, PROVENANCE
+
+
+def _recall_tokens(checkpoint: Checkpoint, reading: Reading) -> Reading:
+    """The number of draft tokens, for which flat configs have no key, from the file beside them."""
+    tokens = _provenance_of(checkpoint).get("draft", {}).get("speculative_tokens")
+    if reading.draft.speculative_tokens is not None or type(tokens) is not int or tokens < 1:
+        return reading
+    return replace(reading, draft=reading.draft.model_copy(update={"speculative_tokens": tokens}))
+
+
+def _provenance_of(checkpoint: Checkpoint) -> Mapping[str, Any]:
+    """What this tool left beside the folder, empty where there is nothing that it wrote."""
+    if PROVENANCE not in checkpoint.folder.sizes:
+        return {}
+    try:
+        raw = checkpoint.folder.read(PROVENANCE, 0, checkpoint.folder.sizes[PROVENANCE])
+        found = json.loads(raw)
+        parts = {key: found.get(key) for key in ("output", "draft")}
+    except (ValueError, AttributeError):
+        return {}
+    return {key: part for key, part in parts.items() if isinstance(part, dict)}
 
 
 def _code_left(checkpoint: Checkpoint) -> list[Finding]:
@@ -323,7 +350,7 @@ def said_of(result: stream.WriteResult) -> list[Finding]:
 def describe(draft: Draft) -> list[str]:
     """The network in a few lines, for people."""
     layers, attention, vocabulary = draft.layers, draft.layers.attention, draft.vocabulary
-    taps = "the default triple (2, L // 2, L - 3)" if draft.taps is None else list(draft.taps)
+    taps = shown("taps", None if draft.taps is None else list(draft.taps))
     norms = [
         name
         for name, there in (

@@ -134,7 +134,8 @@ def _called(layout: str) -> str:
 
 for _source in SOURCES:
     for _destination in DESTINATIONS:
-        app.command(f"{_source}-to-{_destination}")(_conversion(_source, _destination))
+        _run = _conversion(_source, _destination)
+        app.command(f"{_source}-to-{_destination}", short_help=_run.__doc__)(_run)
 
 
 def _options(
@@ -267,7 +268,10 @@ def inspect(
     json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """What is this network, which frameworks can run it, what would they get wrong."""
+    """What a draft is, and who can run it.
+
+    For each framework: what it would make of the folder as it is, and of a conversion.
+    """
     console = Console(as_json=json, quiet=quiet)
 
     def refused(found: "tuple[Finding, ...]") -> dict[str, Any]:
@@ -293,8 +297,9 @@ def inspect(
             console.line(
                 f"  {engine}: as it is {facts['as_is']}; converted: {facts['convertible']}{reasons}"
             )
-            for path, (ours, theirs) in facts["differences"].items():
-                console.line(f"    {path}: {ours!r}, but {engine} computes {theirs!r}")
+            for path, values in facts["differences"].items():
+                ours, theirs = (inspection.shown(path, value) for value in values)
+                console.line(f"    {path}: {ours}, but {engine} computes {theirs}")
         console.findings(loaded.reading.findings)
         console.data(
             {
@@ -315,7 +320,10 @@ def diff(
     json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """Do two checkpoints hold the same network, whatever their layouts (exit code 1: no)."""
+    """Whether two drafts are the same network.
+
+    Whatever their layouts are. Exit code 1: they are not.
+    """
     console = Console(as_json=json, quiet=quiet)
 
     def refused(found: "tuple[Finding, ...]") -> dict[str, Any]:
@@ -327,8 +335,9 @@ def diff(
         options = api.Options(target=target)
         left, right = api.load(one, "auto", options), api.load(other, "auto", options)
         result = inspection.compare(left, right)
-        for path, (ours, theirs) in result["differences"].items():
-            console.line(f"{path}: {ours!r} in A, {theirs!r} in B")
+        for path, values in result["differences"].items():
+            left_value, right_value = (inspection.shown(path, value) for value in values)
+            console.line(f"{path}: {left_value} in A, {right_value} in B")
         for name, state in result["tensors"].items():
             console.line(f"{name}: {state}")
         same = "the same network" if result["same"] else "different networks"
@@ -388,7 +397,10 @@ def serve(
     json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """The exact launch command; with --check, a judgement of one (exit code 1: it is wrong)."""
+    """The exact launch command, or a check of one.
+
+    Exit code 1: the command that --check gives is wrong.
+    """
     console = Console(as_json=json, quiet=quiet)
 
     def refused(found: "tuple[Finding, ...]") -> dict[str, Any]:

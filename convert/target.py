@@ -15,7 +15,7 @@ from eagle3_interop.convert.folders import Folder, open_folder
 from eagle3_interop.convert.plan import Stored
 from eagle3_interop.convert.strict import refusal
 from eagle3_interop.schemas import draft
-from eagle3_interop.schemas.findings import Refused, Unavailable
+from eagle3_interop.schemas.findings import Refused, Unavailable, finding
 
 # Where multimodal and wrapped configs keep the language model's own.
 _TEXT_CONFIGS = ("text_config", "llm_config", "language_config", "thinker_config", "llm")
@@ -47,6 +47,8 @@ _HEADS = (
     "transformer.output_layer.weight",
     "embed_out.weight",
 )
+
+_DRAFT_KEYS = ("speculators_model_type", "eagle_config", "draft_vocab_size")
 
 
 @dataclass(frozen=True)
@@ -139,12 +141,13 @@ def open_target(spec: str, *, weights: bool = True) -> TargetCheckpoint:
 
     Raises:
         Usage: no such folder, and not a Hub id.
-        Refused: no config.json, or a damaged file.
+        Refused: no config.json, a damaged file, or a draft.
         Unavailable: the disk or the Hub failed.
     """
     folder = open_folder(spec)
     try:
         config = read_config(folder, infinities=True)
+        _refuse_draft(folder, config)
         stored = _tables(folder, download=weights)
     except OSError as error:
         raise Unavailable(f"{error.filename or spec}: {error.strerror or error}") from error
@@ -154,6 +157,14 @@ def open_target(spec: str, *, weights: bool = True) -> TargetCheckpoint:
     tied = bool(text.get("tie_word_embeddings")) if own_head else True
     head = embedding if tied else own_head
     return TargetCheckpoint(folder, config, text, embedding, head, tied)
+
+
+def _refuse_draft(folder: Folder, config: Mapping[str, Any]) -> None:
+    """A draft taken for its target would give its own depth and tables."""
+    classes = [name for name in _words(config.get("architectures")) if "eagle" in name.lower()]
+    if keys := [key for key in _DRAFT_KEYS if key in config] + classes:
+        message = f"config.json has {keys[0]}: this is a draft, not a target."
+        raise Refused([finding("not-a-target", folder.label, message)])
 
 
 def kv_shape(config: Mapping[str, Any]) -> tuple[int | None, int | None]:

@@ -380,9 +380,14 @@ CODES: dict[str, Code] = {
     "wrong-target": Code(
         "error", "Draft and target do not belong together.", "Give the target it was trained for."
     ),
+    "not-a-draft": Code(
+        "error",
+        "The folder holds a whole model.",
+        "Give the draft first, and the model that it drafts for with --target.",
+    ),
     "not-a-target": Code(
         "error",
-        "This does not load as a causal language model.",
+        "This is no causal language model that a draft could propose tokens for.",
         "Give the model that the draft proposes tokens for.",
     ),
     "needs-target": Code(

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from eagle3_interop.convert import api
-from eagle3_interop.convert.checkpoint import open_checkpoint
 from eagle3_interop.convert.planning import Loaded
 from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage, finding
 from eagle3_interop.schemas.report import AcceptanceReport, AgainstReport, Files, Gate, Report
@@ -98,8 +97,8 @@ def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Repo
     device = resolve_device(request.device)
     prompts = bundled_prompts() if request.prompts is None else read_prompts(request.prompts)
     options = api.Options(target=request.target)
-    loaded = load_draft(request.checkpoint, options)
-    source = load_draft(request.against, options) if request.against else None
+    loaded = api.load(request.checkpoint, "auto", options)
+    source = api.load(request.against, "auto", options) if request.against else None
     shape = request.shape or (judge.shape if judge else None)
     shape = shape or Shape.chain(loaded.reading.draft.speculative_tokens or 3)
     if judge:
@@ -151,25 +150,6 @@ def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Repo
         environment=provenance.environment(request, target, str(device), prompts, loaded),
     )
     return report, measured
-
-
-def load_draft(spec: str, options: api.Options) -> Loaded:
-    """A draft as its own framework reads it.
-
-    Raises:
-        Refused: the folder is broken, the pair is wrong, or this is no draft at all.
-    """
-    try:
-        return api.load(spec, "auto", options)
-    except Refused as refused:
-        if any(item.code in ("no-config", "no-weights") for item in refused.findings):
-            raise
-        names = open_checkpoint(spec, weights=False).tensors
-        if any(sign in name for name in names for sign in ("fc.weight", "hidden_norm", "midlayer")):
-            raise
-        message = "holds no fc and no norm of a hidden state: this is a model, not a draft of one."
-        fix = "Give the draft first, and the model that it drafts for with --target."
-        raise Refused([finding("not-recognised", spec, message, fix=fix)]) from refused
 
 
 def load_target(request: Request, device: torch.device) -> Target:

@@ -59,6 +59,24 @@ def test_nemos_class_is_none_of_vllms(tmp_path):
     assert convert(source, "vllm").config["architectures"] == ["Eagle3LlamaForCausalLM"]
 
 
+# Draft and target in each other's place.
+
+
+def test_a_model_given_as_a_draft_is_told_so_and_not_tensor_by_tensor(tmp_path):
+    target = drafts.target(tmp_path / "target")
+    for source, layout in ((target, "auto"), (target, "vllm")):
+        finding = refusal(loaded, source, layout)
+        assert finding.code == "not-a-draft"
+        assert "--target" in finding.fix
+
+
+@pytest.mark.parametrize("layout", ["speculators", "sglang", "vllm"])
+def test_a_draft_given_as_a_target_is_told_so(layout, tmp_path):
+    source = drafts.speculators(tmp_path / "draft")
+    other = getattr(drafts, layout)(tmp_path / "other")
+    assert refusals(convert, source, "vllm", target=other) == {"not-a-target"}
+
+
 # Absent norm_before_residual.
 
 
@@ -452,3 +470,20 @@ def test_a_bias_on_o_proj_alone_stays_switched_on(tmp_path, destination):
     assert any(
         name.endswith("o_proj.bias") and value.all() for name, value in result.tensors.items()
     )
+
+
+@pytest.mark.parametrize("layout", ["sglang", "vllm", "universal"])
+def test_speculative_tokens_survive_layouts_that_have_no_key_for_them(layout, tmp_path):
+    first = convert(drafts.speculators(tmp_path / "one"), layout)
+    assert described(first.folder).speculative_tokens == 4
+    again = convert(first.folder, "speculators")
+    assert "speculative-tokens" not in again.codes
+
+
+@pytest.mark.parametrize(
+    "written", ["[]", "{", '{"draft": []}', '{"draft": {"speculative_tokens": "4"}}']
+)
+def test_a_strange_provenance_file_says_nothing_about_tokens(written, tmp_path):
+    folder = drafts.sglang(tmp_path / "draft")
+    (folder / "eagle3_interop.json").write_text(written)
+    assert described(folder).speculative_tokens is None

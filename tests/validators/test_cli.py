@@ -221,7 +221,7 @@ def test_a_wrong_pair_is_refused(prompts, tmp_path, changes, word):
 
 
 def test_a_target_given_as_draft_is_refused(prompts):
-    refusal(short(prompts, checkpoint=TARGET), "not-recognised", "not a draft", "--target")
+    refusal(short(prompts, checkpoint=TARGET), "not-a-draft", "not a draft", "--target")
 
 
 def test_a_draft_given_as_target_is_refused(prompts):
