@@ -164,6 +164,11 @@ CODES: dict[str, Code] = {
     "ids-unread": Code(
         "note", "Ids stand in a place that this framework does not read; they agree."
     ),
+    "ids-empty": Code(
+        "error",
+        "The list of ids is empty, and nothing would be captured.",
+        "--taps LIST, in fc's own order.",
+    ),
     "ids-disagree": Code(
         "error", "Ids in two places name different taps.", "--taps LIST, in fc's own order."
     ),
@@ -179,10 +184,23 @@ CODES: dict[str, Code] = {
     "end-tap": Code(
         "error",
         "A tap after the last layer is one that this target never captures.",
-        "Serve with vLLM.",
+        "Serve with the other engine.",
     ),
     "embedding-tap": Code(
         "error", "A tap on the embeddings is one that this target fails on.", "Serve with SGLang."
+    ),
+    "embedding-tap-depends": Code(
+        "warning",
+        "Whether this target fails on a tap on the embeddings depends on what it runs on, or holds.",
+        "Serve with SGLang.",
+    ),
+    "target-captures-nothing": Code(
+        "error", "The target's class captures no hidden states, and no draft can be fed."
+    ),
+    "target-captures-other": Code(
+        "error",
+        "The target's class captures something else than the residual stream: accept length 1.",
+        "Serve with another version, whose class does.",
     ),
     # Tensors.
     "missing-tensor": Code(

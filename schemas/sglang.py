@@ -4,10 +4,11 @@ Source of the facts: ``srt/models/llama_eagle3.py``, ``srt/models/llama.py`` and
 ``set_eagle3_layers_to_capture``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from eagle3_interop.schemas import captures
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Finding, finding
 from eagle3_interop.schemas.flat import FlatDialect, read_flat
@@ -58,51 +59,41 @@ PLUGIN_POWERS[True] = replace(
     PLUGIN_POWERS[False], qk_norm=True, attention_biases=frozenset({"qkv"})
 )
 
-_IDS_AS_TAPS_UNLESS_FIRST_IS_ONE = frozenset(
-    {
-        "deepseek_v2",
-        "deepseek_v3",
-        "deepseek_v32",
-        "glm4_moe_lite",
-        "kimi_k2",
-        "kimi_k25",
-        "kimi_vl",
-    }
+_OTHER_RULES = (
+    "DeepSeek, Kimi, GLM-5, GLM-4.7-Flash, Mistral Large 3 and gpt_oss have rules of their own"
 )
-_OTHER_RULES = "deepseek_v2, Kimi, glm4_moe_lite and gpt_oss targets have rules of their own"
-_CAPTURES_THE_END = frozenset({"gpt_oss", "minimax_m2", "minimax_m3", "minimax_m3_vl"})
 
 
-def ids_to_taps(ids: list[int], model_type: str | None, layers: int | None) -> list[int]:
+def ids_to_taps(ids: list[int], target: TargetFacts | None) -> list[int]:
     """What a list in ``eagle_config`` makes a target capture.
 
     Args:
         ids: the list.
-        model_type: the target's; None takes the plain rule, id + 1.
-        layers: the target's depth, which gpt_oss compares the largest id with.
+        target: whose class has the rule; None takes the plain one, id + 1.
     """
-    if model_type in _IDS_AS_TAPS_UNLESS_FIRST_IS_ONE and ids[0] != 1:
+    name = captures.special_class(target)
+    if name in captures.SGLANG_IDS_AS_TAPS and ids[0] != 1:
         return list(ids)
-    if model_type == "gpt_oss" and max(ids) == layers:
+    if name == captures.SGLANG_GPT_OSS and target is not None and max(ids) == target.layers:
         return list(ids)
     return [value + 1 for value in ids]
 
 
-def taps_to_ids(taps: Sequence[int], model_type: str | None, layers: int | None) -> list[int]:
+def taps_to_ids(taps: Sequence[int], target: TargetFacts | None) -> list[int]:
     """The list that makes a target capture these taps: the inverse of `ids_to_taps`.
 
     Args:
         taps: ascending, each once.
-        model_type: the target's; None takes the plain rule, tap - 1 (so -1 for the embedding).
-        layers: the target's depth.
+        target: whose class has the rule; None takes the plain one, tap - 1 (so -1 for the embedding).
     """
+    name = captures.special_class(target)
     plain = [tap - 1 for tap in taps]
-    if model_type in _IDS_AS_TAPS_UNLESS_FIRST_IS_ONE:
+    if name in captures.SGLANG_IDS_AS_TAPS:
         if taps[0] == 2:
             return plain
         # A list beginning with 1 would be shifted, and SGLang captures in layer order anyway.
         return list(taps) if taps[0] != 1 else [*taps[1:], 1]
-    if model_type == "gpt_oss" and max(taps) == layers:
+    if name == captures.SGLANG_GPT_OSS and target is not None and max(taps) == target.layers:
         return list(taps)
     return plain
 
@@ -110,11 +101,10 @@ def taps_to_ids(taps: Sequence[int], model_type: str | None, layers: int | None)
 def _ids(
     keys: FlatKeys, target: TargetFacts | None
 ) -> tuple[list[int] | None, str, Callable[[list[int]], list[int]]]:
-    model_type, layers = (target.model_type, target.layers) if target else (None, None)
     return (
         keys.nested.eagle_aux_hidden_state_layer_ids,
         f"{CONFIG}: eagle_config.{IDS}",
-        lambda ids: ids_to_taps(ids, model_type, layers),
+        lambda ids: ids_to_taps(ids, target),
     )
 
 
@@ -124,7 +114,7 @@ def _blocks(keys: FlatKeys, _powers: Powers) -> int:
 
 
 def _default_taps(target: TargetFacts | None) -> tuple[int, ...] | None:
-    if target is not None and target.model_type == "minimax_m3_vl":
+    if target is not None and captures.special_class(target) == captures.SGLANG_LATE_DEFAULT:
         return (3, target.layers // 2 + 1, target.layers - 2)
     return None
 
@@ -168,6 +158,9 @@ def read(source: Source, target: TargetFacts | None) -> Reading:
     reading = read_flat(source, target, DIALECT)
     said = list(reading.findings)
     nested, top = nested_keys(source.config).get(IDS), source.config.get(IDS)
+    if nested == [] and reading.draft.fc is not None:
+        message = "SGLang takes an empty list as it is, captures nothing and fails; no list would be the default triple."
+        said.append(finding("ids-empty", f"{CONFIG}: {NESTED}.{IDS}", message, settled_by="taps"))
     if nested and target is None:
         message = f"{nested} were read by the plain rule (tap = id + 1); {_OTHER_RULES}."
         said.append(finding("plain-rule", f"{CONFIG}: {NESTED}.{IDS}", message))
@@ -235,24 +228,36 @@ def eagle_config(draft: Draft, target: TargetFacts | None) -> tuple[dict[str, An
     if draft.fc is None:
         return {"use_aux_hidden_state": False}, []
     written: dict[str, Any] = {"use_aux_hidden_state": True}
+    where = f"{CONFIG}: eagle_config.{IDS}"
+    findings = list(_not_the_stream(draft, target, where))
     taps = draft.taps
     if taps is None:
-        return written, []
-    findings = []
-    where = f"{CONFIG}: eagle_config.{IDS}"
-    model_type, layers = (target.model_type, target.layers) if target else (None, None)
-    ids = taps_to_ids(taps, model_type, layers)
+        return written, findings
+    ids = taps_to_ids(taps, target)
     written[IDS] = ids
-    if sorted(ids_to_taps(ids, model_type, layers)) != list(taps):
-        message = f"no list of ids makes a {model_type} target capture taps {list(taps)} in SGLang 0.5.23."
+    kind = captures.special_class(target) or "plain"
+    if sorted(ids_to_taps(ids, target)) != list(taps):
+        message = f"no list of ids makes {kind} capture taps {list(taps)} in SGLang 0.5.23."
         findings.append(finding("no-such-ids", where, message))
     if target is None:
         message = f"ids {ids} were written by the plain rule (id = tap - 1); {_OTHER_RULES}."
         findings.append(finding("plain-rule", where, message))
     elif ids != [tap - 1 for tap in taps]:
-        message = f"ids {ids} by SGLang 0.5.23's rule for {model_type}; versions with the plain rule read id + 1."
+        message = f"ids {ids} by the rule of SGLang 0.5.23's {kind}; versions with the plain rule read id + 1."
         findings.append(finding("target-rule", where, message))
-    if target is not None and taps[-1] == target.layers and model_type not in _CAPTURES_THE_END:
-        message = f"tap {taps[-1]} lies after the last layer, which a {model_type} target in SGLang never captures."
+    if (
+        target is not None
+        and taps[-1] == target.layers
+        and kind not in captures.SGLANG_CAPTURES_THE_END
+    ):
+        model = target.model_type
+        message = f"tap {taps[-1]} lies after the last layer, which a {model} target in SGLang never captures."
         findings.append(finding("end-tap", where, message))
     return written, findings
+
+
+def _not_the_stream(draft: Draft, target: TargetFacts | None, where: str) -> Iterator[Finding]:
+    """What there is to say of a target that captures something else than its residual stream."""
+    if captures.special_class(target) in captures.SGLANG_WITHOUT_RESIDUAL and draft.taps != (0,):
+        message = "SGLang 0.5.23's Gemma 3 captures what a layer's MLP adds, without the residual that it is added to."
+        yield finding("target-captures-other", where, message)

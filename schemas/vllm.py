@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from eagle3_interop.schemas import speculators
+from eagle3_interop.schemas import captures, speculators
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Finding, finding
 from eagle3_interop.schemas.flat import FlatDialect, read_flat
@@ -46,8 +46,6 @@ POWERS = {
         logit_scale=True,
     ),
 }
-
-_NO_EMBEDDING_TAP = frozenset({"deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "kimi_k25"})
 
 
 def vllm_class(name: str) -> str:
@@ -158,8 +156,7 @@ def _nested_ids(
         message = f"{list(second)} beside {used} at the top level, which is what vLLM feeds."
         yield finding("ids-disagree", place("layer_ids"), message, settled_by="taps")
     if used and third:
-        model_type, layers = (target.model_type, target.layers) if target else (None, None)
-        agree = sorted(ids_to_taps(list(third), model_type, layers)) == sorted(used)
+        agree = sorted(ids_to_taps(list(third), target)) == sorted(used)
         message = f"{list(third)} beside {used}, which is what vLLM feeds."
         if agree:
             yield finding("ids-unread", place(IDS), f"{message} SGLang feeds the same taps.")
@@ -198,11 +195,36 @@ def write_ids(config: dict[str, Any], draft: Draft, target: TargetFacts | None) 
         findings.append(finding("no-fc-runner", "eagle_config.use_aux_hidden_state", message))
         return findings
     config["num_aux_layers"] = draft.fc.blocks
-    if draft.taps is None:
-        return findings
-    config[IDS] = list(draft.taps)
-    config[NESTED] = {**config.get(NESTED, {}), "layer_ids": list(draft.taps)}
-    if target is not None and target.model_type in _NO_EMBEDDING_TAP and draft.taps[0] == 0:
-        message = f"a {target.model_type} target in vLLM fails on a tap before its first layer."
-        findings.append(finding("embedding-tap", f"{CONFIG}: {IDS}", message))
+    if draft.taps is not None:
+        config[IDS] = list(draft.taps)
+        config[NESTED] = {**config.get(NESTED, {}), "layer_ids": list(draft.taps)}
+    if target is not None:
+        findings += _uncaptured(draft.resolved_taps(target.layers) or (), target)
     return findings
+
+
+def _uncaptured(taps: Sequence[int], target: TargetFacts) -> Iterator[Finding]:
+    """What the target's class cannot capture, or on some platforms only."""
+    name, where = captures.special_class(target), f"{CONFIG}: {IDS}"
+    if name in captures.VLLM_CAPTURES_NOTHING:
+        message = f"vLLM 0.32's {name} says that it captures hidden states, and does not."
+        yield finding("target-captures-nothing", where, message)
+    if 0 in taps and name in captures.VLLM_NO_EMBEDDING:
+        message = f"vLLM 0.32's {name} fails on a tap before its first layer."
+        yield finding("embedding-tap", where, message)
+    if 0 in taps and name in captures.VLLM_SPARSE:
+        message = (
+            f"vLLM 0.32's {name} fails on a tap before its first layer, unless it runs on CUDA."
+        )
+        yield finding("embedding-tap-depends", where, message)
+    if 0 in taps and name in captures.VLLM_MAY_HOLD_DEEPSEEK:
+        message = (
+            f"vLLM 0.32's {name} fails on a tap before its first layer if it holds Mistral Large 3."
+        )
+        yield finding("embedding-tap-depends", where, message)
+    if target.layers in taps and name in captures.VLLM_SPARSE:
+        message = (
+            f"tap {target.layers} lies after the last layer, which vLLM 0.32's {name} never captures on CUDA "
+            "and ROCm."
+        )
+        yield finding("end-tap", where, message)

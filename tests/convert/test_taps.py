@@ -6,6 +6,7 @@ import pytest
 from conversions import codes, convert, described, loaded, refusal, refusals
 from drafts import ABSENT, H, random
 
+from eagle3_interop.schemas.layout import TargetFacts
 from eagle3_interop.schemas.sglang import ids_to_taps, taps_to_ids
 
 IDS = "eagle_aux_hidden_state_layer_ids"
@@ -15,16 +16,23 @@ DEEPSEEK = [
     "deepseek_v32",
     "kimi_k2",
     "kimi_k25",
-    "kimi_vl",
     "glm4_moe_lite",
+    "glm_moe_dsa",
+    "MistralLarge3ForCausalLM",
 ]
+
+
+def facts(kind, layers=36):
+    """Of a target that is named by its class, or by its model type."""
+    named = {"architectures": (kind,)} if kind[0].isupper() else {}
+    return TargetFacts("target", H, layers, 96, "" if named else kind, **named)
 
 
 # What SGLang 0.5.23's targets capture: ``set_eagle3_layers_to_capture`` of each class.
 
 
 @pytest.mark.parametrize(
-    ("model_type", "ids", "taps"),
+    ("kind", "ids", "taps"),
     [
         ("llama", [-1, 2, 4], [0, 3, 5]),
         ("llama", [1, 29, 57], [2, 30, 58]),
@@ -34,18 +42,20 @@ DEEPSEEK = [
         ("gpt_oss", [24, 30, 36], [24, 30, 36]),
         ("gpt_oss", [1, 17, 32], [2, 18, 33]),
         ("minimax_m3_vl", [1, 29, 57], [2, 30, 58]),
+        ("MiniMaxM2ForCausalLM", [2, 29, 57], [3, 30, 58]),
         (None, [1, 29, 57], [2, 30, 58]),
     ],
 )
-def test_what_a_list_of_ids_makes_a_target_capture(model_type, ids, taps):
-    assert ids_to_taps(ids, model_type, 36) == taps
+def test_what_a_list_of_ids_makes_a_target_capture(kind, ids, taps):
+    assert ids_to_taps(ids, kind and facts(kind)) == taps
 
 
 @pytest.mark.parametrize(
-    ("model_type", "taps", "ids"),
+    ("kind", "taps", "ids"),
     [
         ("llama", [0, 3, 5], [-1, 2, 4]),
         ("deepseek_v3", [2, 30, 58], [1, 29, 57]),
+        ("glm_moe_dsa", [3, 39, 75], [3, 39, 75]),
         ("deepseek_v3", [3, 29, 57], [3, 29, 57]),
         ("deepseek_v3", [0, 29, 57], [0, 29, 57]),
         ("deepseek_v3", [1, 29, 57], [29, 57, 1]),
@@ -53,9 +63,9 @@ def test_what_a_list_of_ids_makes_a_target_capture(model_type, ids, taps):
         ("gpt_oss", [2, 18, 33], [1, 17, 32]),
     ],
 )
-def test_which_ids_make_a_target_capture_these_taps(model_type, taps, ids):
-    assert taps_to_ids(taps, model_type, 36) == ids
-    assert sorted(ids_to_taps(ids, model_type, 36)) == taps
+def test_which_ids_make_a_target_capture_these_taps(kind, taps, ids):
+    assert taps_to_ids(taps, facts(kind)) == ids
+    assert sorted(ids_to_taps(ids, facts(kind))) == taps
 
 
 def test_the_rule_of_the_target_is_used_and_named(tmp_path):
@@ -83,20 +93,96 @@ def test_a_single_tap_1_has_no_list_for_deepseek(tmp_path):
     assert found == {"no-such-ids", "one-equal-tap"}
 
 
-def test_a_tap_after_the_last_layer_is_captured_by_few(tmp_path):
-    source = drafts.speculators(tmp_path / "draft", **{IDS: [1, 3, 6]})
-    llama = drafts.target(tmp_path / "llama")
-    assert refusals(convert, source, "sglang", target=llama) == {"end-tap"}
-    assert convert(source, "vllm", target=llama).config[IDS] == [1, 3, 6]
-    gpt_oss = drafts.target(tmp_path / "gpt_oss", model_type="gpt_oss")
-    assert convert(source, "sglang", target=gpt_oss).config["eagle_config"][IDS] == [1, 3, 6]
+def with_taps(folder, *taps):
+    return drafts.speculators(folder / "draft", **{IDS: list(taps)})
 
 
-def test_a_tap_on_the_embeddings_fails_in_vllms_deepseek(tmp_path):
-    source = drafts.speculators(tmp_path / "draft", **{IDS: [0, 3, 5]})
-    target = drafts.target(tmp_path / "target", model_type="deepseek_v3")
+def a_target(folder, kind):
+    """Of six layers; by its class where engines go by that, else by its model type."""
+    key = {"architectures": [kind]} if kind[0].isupper() else {"model_type": kind}
+    return drafts.target(folder / "target", **key)
+
+
+@pytest.mark.parametrize("kind", ["llama", "minimax_m2", "MiniMaxM2ForCausalLM", "qwen3_moe"])
+def test_a_tap_after_the_last_layer_is_refused_where_sglang_never_captures_it(kind, tmp_path):
+    source, target = with_taps(tmp_path, 1, 3, 6), a_target(tmp_path, kind)
+    assert refusals(convert, source, "sglang", target=target) == {"end-tap"}
+    assert convert(source, "vllm", target=target).config[IDS] == [1, 3, 6]
+
+
+@pytest.mark.parametrize(
+    ("kind", "ids"),
+    [
+        ("gpt_oss", [1, 3, 6]),
+        ("minimax_m3_vl", [0, 2, 5]),
+        ("MiniMaxM3SparseForCausalLM", [0, 2, 5]),
+        ("gemma4_text", [0, 2, 5]),
+        ("Gemma4ForConditionalGeneration", [0, 2, 5]),
+    ],
+)
+def test_a_tap_after_the_last_layer_is_written_where_sglang_captures_it(kind, ids, tmp_path):
+    source, target = with_taps(tmp_path, 1, 3, 6), a_target(tmp_path, kind)
+    assert convert(source, "sglang", target=target).config["eagle_config"][IDS] == ids
+
+
+@pytest.mark.parametrize("kind", ["DeepseekV32ForCausalLM", "glm_moe_dsa"])
+def test_a_tap_after_the_last_layer_is_refused_where_vllm_never_captures_it(kind, tmp_path):
+    source, target = with_taps(tmp_path, 1, 3, 6), a_target(tmp_path, kind)
+    assert refusals(convert, source, "vllm", target=target) == {"end-tap"}
+
+
+@pytest.mark.parametrize("kind", ["gemma3_text", "Gemma3ForConditionalGeneration"])
+@pytest.mark.parametrize("ids", [[1, 3, 5], None])
+def test_gemma_3_in_sglang_captures_something_else(kind, ids, tmp_path):
+    source = drafts.speculators(tmp_path / "draft", **{IDS: ids})
+    key = {"architectures": [kind]} if kind[0].isupper() else {"model_type": kind}
+    target = drafts.target(tmp_path / "target", num_hidden_layers=8, **key)
+    assert refusals(convert, source, "sglang", target=target) == {"target-captures-other"}
+    assert convert(source, "vllm", target=target).folder
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "deepseek_v3",
+        "deepseek_v4",
+        "DeepseekForCausalLM",
+        "DeepseekV41ForCausalLM",
+        "KimiK25ForConditionalGeneration",
+        "MistralLarge3ForCausalLM",
+        "Olmo2ForCausalLM",
+        "SeedOssForCausalLM",
+    ],
+)
+def test_a_tap_on_the_embeddings_is_refused_where_vllm_fails_on_it(kind, tmp_path):
+    source, target = with_taps(tmp_path, 0, 3, 5), a_target(tmp_path, kind)
     assert refusals(convert, source, "vllm", target=target) == {"embedding-tap"}
+
+
+def test_a_tap_on_the_embeddings_is_one_that_sglangs_deepseek_captures(tmp_path):
+    source, target = with_taps(tmp_path, 0, 3, 5), a_target(tmp_path, "deepseek_v3")
     assert convert(source, "sglang", target=target).config["eagle_config"][IDS] == [0, 3, 5]
+
+
+@pytest.mark.parametrize("kind", ["deepseek_v32", "glm_moe_dsa", "PixtralForConditionalGeneration"])
+def test_a_tap_on_the_embeddings_is_warned_of_where_it_depends(kind, tmp_path):
+    source, target = with_taps(tmp_path, 0, 3, 5), a_target(tmp_path, kind)
+    result = convert(source, "vllm", target=target)
+    assert result.said("embedding-tap-depends").severity == "warning"
+
+
+@pytest.mark.parametrize("kind", ["MiMoForCausalLM", "CohereCompassForConditionalGeneration"])
+@pytest.mark.parametrize("ids", [[1, 3, 5], None])
+def test_a_target_that_captures_nothing_in_vllm_is_refused(kind, ids, tmp_path):
+    source = drafts.speculators(tmp_path / "draft", **{IDS: ids})
+    target = drafts.target(tmp_path / "target", num_hidden_layers=8, architectures=[kind])
+    assert refusals(convert, source, "vllm", target=target) == {"target-captures-nothing"}
+
+
+def test_the_class_counts_more_than_the_model_type():
+    glm = TargetFacts("glm", H, 36, 96, "gpt_oss", ("GlmMoeDsaForCausalLM",))
+    assert ids_to_taps([24, 30, 36], glm) == [24, 30, 36]
+    assert ids_to_taps([1, 30, 36], glm) == [2, 31, 37]
 
 
 def test_a_tap_beyond_the_target_is_refused(tmp_path):
@@ -156,6 +242,13 @@ def test_no_ids_and_four_blocks_is_a_question(tmp_path):
     source = drafts.speculators(tmp_path / "draft", tensors, **{IDS: None})
     assert refusal(convert, source, "vllm").code == "taps-unknown"
     assert convert(source, "vllm", taps=(0, 1, 3, 5)).config[IDS] == [0, 1, 3, 5]
+
+
+def test_an_empty_list_is_no_default_to_sglang(tmp_path):
+    source = drafts.sglang(tmp_path / "draft", eagle_config={IDS: []})
+    assert refusals(convert, source, "vllm") == {"ids-empty"}
+    written = convert(source, "sglang", taps=(1, 3, 5)).config["eagle_config"]
+    assert written[IDS] == [0, 2, 4]
 
 
 # Ids in two places.
