@@ -246,7 +246,7 @@ def _show(
         console.line("dry run: nothing was written")
     target = loaded.target.path if loaded.target else "TARGET"
     tokens = conversion.fitted.draft.speculative_tokens or 3
-    quantised = bool(loaded.target and loaded.target.config.get("quantization_config"))
+    theirs = loaded.target.text_config if loaded.target else None
     by_destination: dict[str, tuple[serve.Engine, ...]] = {
         "sglang": ("sglang",),
         "universal": ("vllm", "sglang"),
@@ -256,8 +256,7 @@ def _show(
         config = conversion.fitted.writing.config
         console.line("serve with:")
         console.line(
-            "  "
-            + serve.command(config, engine, str(output), target, tokens, target_quantised=quantised)
+            "  " + serve.command(config, engine, str(output), target, tokens, target_config=theirs)
         )
 
 
@@ -425,7 +424,7 @@ def serve(
             if num_draft_tokens is None
             else num_draft_tokens,
             topk,
-            target_quantised=bool(theirs and theirs.get("quantization_config")),
+            target_config=theirs,
         )
         console.findings(found)
         if check is not None and not errors(found):

@@ -565,8 +565,38 @@ CODES: dict[str, Code] = {
     ),
     "serve-context": Code(
         "error",
-        "The context is longer than the draft's declared positions.",
-        "Convert with --target, which raises them, or shorten --context-length.",
+        "The context is longer than what SGLang takes the draft or the target to reach.",
+        "Convert with --target, which raises the draft's positions, or shorten --context-length.",
+    ),
+    "serve-context-stops": Code(
+        "warning",
+        "vLLM's V1 runner drafts nothing beyond the positions that the draft declares.",
+        "Convert with --target, which raises them, or leave VLLM_USE_V2_MODEL_RUNNER out.",
+    ),
+    "serve-dtype": Code(
+        "error",
+        "SGLang settles each model's dtype by its own config, and the draft's fc takes no other.",
+        "Give --dtype, which holds for both.",
+    ),
+    "serve-overrides": Code(
+        "error",
+        "SGLang's --json-model-override-args holds for the draft too, and makes it another network.",
+        "Write the keys into the target's own config.json instead.",
+    ),
+    "serve-overrides-shared": Code(
+        "warning",
+        "SGLang's --json-model-override-args holds for the draft too.",
+        "Write the keys into the target's own config.json instead.",
+    ),
+    "serve-mistral-name": Code(
+        "error",
+        "SGLang takes the folder for Mistral's own format, by words anywhere in its path, and fails.",
+        "Give a link whose path holds none of them: ln -s FOLDER eagle3-draft.",
+    ),
+    "serve-mistral-target": Code(
+        "warning",
+        "By words in its path SGLang takes the target for Mistral's own format.",
+        "--model-config-parser hf",
     ),
     "serve-quantisation": Code(
         "error",
@@ -582,8 +612,33 @@ CODES: dict[str, Code] = {
     "serve-window": Code(
         "warning", "A window on the command line replaces what the draft was trained with."
     ),
+    "serve-window-given": Code(
+        "error",
+        "The draft has a window of its own, and the plugin refuses another.",
+        "Leave it out.",
+    ),
+    "serve-tree": Code(
+        "error",
+        "This backend, or this way of sampling, drafts chains only.",
+        "--speculative-eagle-topk 1",
+    ),
+    "serve-sampling": Code(
+        "error",
+        "SGLang's rejection sampling needs a draft of the whole vocabulary.",
+        "Leave it out.",
+    ),
     "serve-pages": Code(
         "error", "Trees and pages of this size do not go together.", "--page-size 1"
+    ),
+    "serve-pages-chosen": Code(
+        "warning",
+        "Trees over pages need a backend that can do them, and SGLang chooses it by the GPU.",
+        "Name one: --attention-backend flashinfer, fa3 or triton.",
+    ),
+    "serve-eager-embedding-tap": Code(
+        "warning",
+        "Without compilation vLLM overwrites the embedding that the draft taps.",
+        "Leave compilation on, or serve with SGLang.",
     ),
     "serve-method": Code("error", "vLLM would not draft as EAGLE-3.", '"method": "eagle3"'),
     # A diagnosis.
