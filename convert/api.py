@@ -218,6 +218,7 @@ def _facts(target: TargetCheckpoint, options: Options) -> TargetFacts:
         model_type=known.model_type or "",
         architectures=known.architectures,
         max_position=target.max_position,
+        window=target.window,
     )
 
 

@@ -186,8 +186,14 @@ class Fit:
             return
         given = rope.parameters.get("attention_factor")
         reads_none = "sglang" in (source, destination) or destination == "universal"
-        if given is not None and reads_none and not math.isclose(given, _yarn_scale(rope)):
-            self.say("rope-differs", "rope.parameters", "SGLang reads no attention_factor.")
+        elsewhere = _yarn_scale(rope, zero_counts=False) if given is None else given
+        if reads_none and not math.isclose(elsewhere, _yarn_scale(rope, zero_counts=True)):
+            message = (
+                "SGLang takes an mscale of zero for a number, others for none."
+                if given is None
+                else "SGLang reads no attention_factor."
+            )
+            self.say("rope-differs", "rope.parameters", message)
         if odd := sorted({"attn_factor", "extrapolation_factor"} & set(rope.parameters)):
             message = f"SGLang alone reads {', '.join(odd)}."
             self.say("rope-differs", "rope.parameters", message)
@@ -352,15 +358,20 @@ class Fit:
             self.say("kv-shape", "layers.attention", message)
 
 
-def _yarn_scale(rope: Rope) -> float:
-    """What every framework scales q and k by when no attention_factor says it."""
+def _yarn_scale(rope: Rope, *, zero_counts: bool) -> float:
+    """What frameworks scale q and k by when no attention_factor says it.
+
+    Args:
+        rope: of type yarn.
+        zero_counts: an mscale of zero is a number (SGLang), or as good as absent (transformers, vLLM).
+    """
     factor = float(rope.parameters.get("factor") or 1.0)
-    above, below = (rope.parameters.get(key) or 0.0 for key in ("mscale", "mscale_all_dim"))
     if factor <= 1:
         return 1.0
-    if not (above and below):
+    above, below = (rope.parameters.get(key) for key in ("mscale", "mscale_all_dim"))
+    if above is None or below is None or not (zero_counts or (above and below)):
         above, below = 1.0, 0.0
-    return (0.1 * above * math.log(factor) + 1.0) / (0.1 * below * math.log(factor) + 1.0)
+    return float((0.1 * above * math.log(factor) + 1.0) / (0.1 * below * math.log(factor) + 1.0))
 
 
 def _place(stored: Stored) -> tuple[str, int]:

@@ -48,6 +48,34 @@ _HEADS = (
     "embed_out.weight",
 )
 
+_SLIDING_BY_DEFAULT = ("ministral", "mistral")
+_MIXED = frozenset(
+    [
+        *(
+            "afmoe",
+            "cohere2",
+            "cohere2_moe",
+            "cwm",
+            "deepseek_v4",
+            "dots1",
+            "exaone4",
+            "exaone_moe",
+        ),
+        *(
+            "gemma2",
+            "gemma3_text",
+            "gemma3n_text",
+            "gemma4_text",
+            "gpt_oss",
+            "granite_swa",
+            "laguna",
+        ),
+        *("mimo_v2_flash", "muse_glimmer_text", "olmo3", "vaultgemma"),
+    ]
+)
+"""Model types that slide where nothing is said, and those that have layers of two kinds where none are
+listed (transformers 5.19)."""
+
 _DRAFT_KEYS = ("speculators_model_type", "eagle_config", "draft_vocab_size")
 
 
@@ -122,6 +150,26 @@ class TargetCheckpoint:
     def max_position(self) -> int | None:
         """Positions that its config declares."""
         return _size(self.text_config, "max_position_embeddings")
+
+    @property
+    def window(self) -> int | None:
+        """The sliding window that vLLM takes for the whole model: of a config whose layers all slide."""
+        config, kind = self.text_config, str(self.text_config.get("model_type"))
+        switched = kind.startswith(("qwen2", "qwen3"))
+        if switched and not config.get("use_sliding_window"):
+            return None
+        types = config.get("layer_types")
+        if isinstance(types, list):
+            slides = all(one == "sliding_attention" for one in types)
+        elif switched and kind != "qwen3_moe":
+            first = config.get("max_window_layers", 28)
+            slides = isinstance(first, int) and first <= 0
+        else:
+            slides = kind not in _MIXED
+        if not slides:
+            return None
+        implied = {"sliding_window": 4096} if switched or kind in _SLIDING_BY_DEFAULT else {}
+        return _size({**implied, **config}, "sliding_window")
 
     def values(self, tensor: Stored) -> np.ndarray[Any, Any]:
         """All values of one of the two tables.

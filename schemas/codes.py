@@ -43,6 +43,16 @@ CODES: dict[str, Code] = {
         "Save the weights as safetensors in the trainer.",
     ),
     "unknown-dtype": Code("error", "A tensor's dtype is one that cannot be computed with here."),
+    "ambiguous-weights": Code(
+        "error",
+        "Frameworks load different weight files from this folder.",
+        "Keep one set of weight files, and with shards the index that names them.",
+    ),
+    "fails-to-load": Code(
+        "warning",
+        "The framework itself raises an error on this folder; it was understood all the same.",
+        "Convert it: the output loads.",
+    ),
     "outside-index": Code("warning", "The index leaves something out that lies in the folder."),
     "map-in-side-file": Code(
         "note", "The vocabulary map was taken from a side file of the trainer."
@@ -463,6 +473,24 @@ CODES: dict[str, Code] = {
     "partial-rotary": Code("error", "Only a part of each head is rotated."),
     "mrope": Code(
         "error", "Multimodal rope.", "--set rope.mrope_sections=none for a text-only draft."
+    ),
+    "scaled-mrope": Code(
+        "error",
+        "Multimodal rope with a scaling, of which the class computes the first only.",
+        "--set rope.mrope_sections=none for a text-only draft.",
+    ),
+    "class-defaults-unknown": Code(
+        "error",
+        "Keys are absent whose defaults this model_type's own class sets, and which are not known here.",
+        "Write them into config.json as that class has them.",
+    ),
+    "target-window": Code(
+        "warning",
+        "vLLM gives draft layers without a window of their own the target's.",
+        "eagle3-convert vllm-to-vllm --target writes a window that vLLM heeds, as wide as the context.",
+    ),
+    "window-written": Code(
+        "note", "A window as wide as the context keeps vLLM from taking the target's."
     ),
     "readers-disagree": Code(
         "error",

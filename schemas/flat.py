@@ -21,6 +21,16 @@ from eagle3_interop.schemas.powers import Powers
 from eagle3_interop.schemas.reading import Reader, cannot
 from eagle3_interop.schemas.tensors import Spelling
 
+_FILLED = (
+    "attention_bias",
+    "head_dim",
+    "hidden_act",
+    "num_key_value_heads",
+    "rms_norm_eps",
+    "tie_word_embeddings",
+)
+"""Absent keys that transformers' classes fill in differently."""
+
 
 @dataclass(frozen=True)
 class FlatDialect:
@@ -64,6 +74,7 @@ def read_flat(source: Source, target: TargetFacts | None, dialect: FlatDialect) 
     powers = dialect.powers(keys)
     kind = CONFIGS.get(keys.model_type or "", DecoderConfig)
     parsed = parse(source.config, kind, CONFIG, reader.add)
+    _know_the_class(reader, source.config, keys.model_type)
     extras = carry(source.config, dialect.engine, FLAT_READ, reader.add)
     width = parsed.hidden_size
     target_width = _target_width(reader, source.config, keys, width)
@@ -98,6 +109,20 @@ def read_flat(source: Source, target: TargetFacts | None, dialect: FlatDialect) 
     )
     reader.findings += cannot(draft, powers)
     return Reading(draft, reader.names, tuple(reader.unused), maps, tuple(reader.findings), extras)
+
+
+def _know_the_class(reader: Reader, config: Mapping[str, Any], model_type: str | None) -> None:
+    """An error for a model_type whose class would fill in what is absent, by numbers of its own."""
+    if model_type is None or model_type in CONFIGS:
+        return
+    absent = [key for key in _FILLED if key not in config]
+    if not any(config.get(key) for key in ("rope_theta", "rope_scaling", "rope_parameters")):
+        absent.append("rope_parameters")
+    if config.get("sliding_window") is not None and config.get("layer_types") is None:
+        absent.append("layer_types")
+    if absent:
+        message = f"{', '.join(absent)}: transformers' {model_type} class fills them in."
+        reader.say("class-defaults-unknown", f"{CONFIG}: model_type", message)
 
 
 def _target_width(reader: Reader, config: Mapping[str, Any], keys: FlatKeys, width: int) -> int:
@@ -137,10 +162,7 @@ def _fc(
 def _windows(
     reader: Reader, parsed: DecoderConfig, count: int, keys: FlatKeys, powers: Powers
 ) -> tuple[int | None, ...]:
-    rule: Literal["layer_types", "transformers"] = (
-        "transformers" if powers.qk_norm else "layer_types"
-    )
-    windows = read_windows(parsed, count, keys.model_type or "", rule)
+    windows = read_windows(parsed, count, keys.model_type or "")
     if any(windows) and not powers.windows:
         message = (
             f"{reader.engine} does not read it: this draft attends to everything there. If it was trained with "
@@ -177,13 +199,21 @@ def _layers(
             ),
         ),
         mlp=Mlp(
-            width=parsed.intermediate_size,
+            width=_mlp_width(reader, parsed, keys),
             activation="silu" if parsed.hidden_act == "swish" else parsed.hidden_act,
             bias=reader.bias(mlp, parsed.mlp_bias and powers.mlp_bias),
         ),
         norm_eps=parsed.rms_norm_eps,
         windows=windows,
     )
+
+
+def _mlp_width(reader: Reader, parsed: DecoderConfig, keys: FlatKeys) -> int:
+    """SGLang's ``llama_eagle3.py`` takes another key for drafts of Llama 4."""
+    if reader.engine != "SGLang" or keys.model_type != "llama4_text":
+        return parsed.intermediate_size
+    width = (parsed.model_extra or {}).get("intermediate_size_mlp", 16384)
+    return width if isinstance(width, int) else parsed.intermediate_size
 
 
 def _residual(

@@ -6,7 +6,7 @@ are kept in `model_extra` and reported by the layouts.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -14,6 +14,9 @@ from eagle3_interop.schemas.draft import ROPE_NEEDS, Rope, Size
 from eagle3_interop.schemas.findings import Finding, Refused, finding
 
 CONFIG = "config.json"
+
+UNBOUNDED = 2**24
+"""A sliding window that no context reaches: attention to everything."""
 
 
 class DecoderConfig(BaseModel):
@@ -189,6 +192,13 @@ def parse(
 _OLD_KINDS = {"su": "longrope", "mrope": "default"}
 _SPOKEN = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "mrope_section"}
 _OF_MROPE = {"mrope_interleaved"}
+_UNCARRIED = ("mrope_interleaved_glm", "rope_dim", "use_fope", "video_rope", "xdrope_section")
+"""Entries of a rope dict by which SGLang or vLLM would rotate in a way that is not carried."""
+
+_ATTENTION_TYPES = frozenset(
+    ["chunked_attention", "full_attention", "linear_attention", "sliding_attention"]
+)
+"""Keys of a rope dict that holds a rope for each type of attention (transformers' own list)."""
 _NEED_ORIGINAL = frozenset(
     kind for kind, needs in ROPE_NEEDS.items() if "original_max_position_embeddings" in needs
 )
@@ -215,11 +225,12 @@ def read_rope(
         partial_at_top: ``partial_rotary_factor`` counts at the top level alone (SGLang).
     """
     old, new = parsed.rope_scaling or {}, parsed.rope_parameters or {}
-    chosen = dict(old or new)
+    chosen = {key: value for key, value in (old or new).items() if value is not None}
+    if chosen and _ATTENTION_TYPES.issuperset(chosen):
+        nested = {key: value for key, value in chosen.items() if isinstance(value, Mapping)}
+        return _of_the_choices(nested, parsed, where, say, default_theta)
     if partial_at_top:
         chosen["partial_rotary_factor"] = parsed.partial_rotary_factor
-    if nested := {key: value for key, value in chosen.items() if isinstance(value, Mapping)}:
-        return _of_the_choices(nested, parsed, where, say, default_theta)
     theta = _theta(chosen, parsed, where, default_theta)
     if parsed.rope_theta is not None and theta != parsed.rope_theta:
         message = (
@@ -247,6 +258,9 @@ def _of_the_choices(
         key: _one_rope(value, parsed, f"{where}: {key}", say, default_theta)
         for key, value in sorted(nested.items())
     }
+    if "sliding_attention" not in ropes:
+        message = "for sliding attention none is given, and it is the one that speculators takes."
+        say(finding("nested-rope", f"{where}: rope_parameters", message, settled_by="rope.scaling"))
     for field in Rope.model_fields:
         values = {key: getattr(rope, field) for key, rope in ropes.items()}
         if any(value != next(iter(values.values())) for value in values.values()):
@@ -257,7 +271,7 @@ def _of_the_choices(
             )
             place = f"{where}: rope_parameters"
             say(finding("nested-rope", place, message, settled_by=f"rope.{field}"))
-    return next(iter(ropes.values()))
+    return next(iter(ropes.values()), Rope(theta=default_theta))
 
 
 def _theta(
@@ -278,8 +292,15 @@ def _one_rope(
         message = f"rope type {kind!r} is not one that this tool can carry exactly."
         say(finding("unknown-rope", f"{where}: rope_type", message, settled_by="rope.scaling"))
         kind = "default"
+    if odd := [key for key in _UNCARRIED if chosen.get(key)]:
+        message = f"{', '.join(odd)}: a rotation that this tool cannot carry exactly."
+        say(
+            finding("unknown-rope", f"{where}: rope_parameters", message, settled_by="rope.scaling")
+        )
     sections = chosen.get("mrope_section")
-    numbers = {key: value for key, value in chosen.items() if key not in _SPOKEN}
+    # A null stands for the kind's own default; SGLang fails on one.
+    unnamed = _SPOKEN | {*_UNCARRIED}
+    numbers = {k: value for k, value in chosen.items() if k not in unnamed and value is not None}
     if kind == "default":
         idle = sorted(set(numbers) - (_OF_MROPE if sections else set()))
         if idle:
@@ -332,30 +353,24 @@ def write_rope(rope: Rope) -> dict[str, Any]:
     return written
 
 
-def read_windows(
-    parsed: DecoderConfig,
-    layers: int,
-    model_type: str,
-    rule: Literal["layer_types", "transformers"],
-) -> tuple[int | None, ...]:
-    """Each layer's sliding window in positions, or None.
+def read_windows(parsed: DecoderConfig, layers: int, model_type: str) -> tuple[int | None, ...]:
+    """Each layer's sliding window in positions, or None: what ``layer_types`` lists, or the class fills in.
 
     Args:
         parsed: the decoder config.
         layers: how many there are (`parsed` may claim more).
-        model_type: whose rule fills in absent ``layer_types``.
-        rule: ``layer_types`` (vLLM and speculators for llama): only listed ``sliding_attention``
-            layers slide; ``transformers``: absent layer_types are filled in as the class does.
+        model_type: the config's class; empty where a framework uses none.
     """
-    types = parsed.layer_types
-    window = parsed.sliding_window
-    if types is not None:
-        _check_types(types, parsed.num_hidden_layers)
-    if model_type in ("qwen2", "qwen3") and not parsed.use_sliding_window:
+    types, window = parsed.layer_types, parsed.sliding_window
+    if window is not None and window >= UNBOUNDED:
         window = None
-    if types is None and rule == "transformers" and model_type in ("qwen2", "qwen3"):
-        first = parsed.max_window_layers or 0
-        return tuple(window if i >= first else None for i in range(layers))
+    if types is not None:
+        _check_types(types, parsed.num_hidden_layers, model_type)
+    if model_type in ("qwen2", "qwen3"):
+        window = window if parsed.use_sliding_window else None
+        if types is None:
+            first = parsed.max_window_layers or 0
+            return tuple(window if i >= first else None for i in range(layers))
     types = types or []
     return tuple(
         window if i < len(types) and types[i] == "sliding_attention" else None
@@ -363,13 +378,16 @@ def read_windows(
     )
 
 
-def _check_types(types: list[str], layers: int) -> None:
+def _check_types(types: list[str], layers: int, model_type: str) -> None:
     """Every layer has a kind of attention that engines know.
 
     Raises:
         Refused: otherwise (transformers and vLLM both fail on such a config).
     """
     known = {"full_attention", "sliding_attention"}
-    if len(types) < layers or not known.issuperset(types):
+    if model_type == "llama4_text":
+        known.add("chunked_attention")
+    fits = len(types) == layers or (len(types) > layers and not model_type)
+    if not fits or not known.issuperset(types):
         message = f"must name {layers} layers, each one of {sorted(known)}; found {types!r}."
         raise Refused([finding("bad-config", f"{CONFIG}: layer_types", message)])

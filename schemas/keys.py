@@ -50,18 +50,42 @@ _OF_THE_LAYERS = frozenset(
 
 _DECIDING: dict[str, tuple[object, ...]] = {
     "attn_logit_softcapping": (None,),
+    "compression_config": (None,),
+    "dual_chunk_attention_config": (None,),
     "eh_proj_before_attn": (None, False),
     "final_logit_softcapping": (None,),
     "is_causal": (None, True),
+    "mrope_section": (None,),
     "next_layer_regular": (None, True),
     "return_hidden_post_norm": (None, False),
     "rope_is_neox_style": (None, True),
+    "rotary_emb_fraction": (None, 1, 1.0),
+    "rotary_pct": (None, 1, 1.0),
     "use_input_layernorm_in_first_layer": (None, True),
     "use_last_layernorm": (None, True),
     "use_mtp_layernorm": (None, False),
+    "xdrope_section": (None,),
 }
 """Keys that change what a draft computes in some framework, which the description does not carry; and
 the values that leave it as it is."""
+
+OTHER_IDS = ("dflash_config", "dspark_target_layer_ids", "target_layer_ids")
+"""Where vLLM looks for ids of other kinds of drafts when it finds none at the top level."""
+
+_OF_OTHER_MODELS = frozenset(
+    [
+        *("max_sequence_length", "max_seq_len", "model_max_length", "seq_length"),
+        *(
+            "intermediate_size_mlp",
+            "multi_query",
+            "n_predict",
+            "num_kv_heads",
+            "text_config",
+            "v_head_dim",
+        ),
+    ]
+)
+"""What SGLang or vLLM would size a context, a cache or a draft by, although this draft has no such part."""
 
 
 class EagleConfig(BaseModel):
@@ -166,6 +190,7 @@ _NESTED = frozenset(EagleConfig.model_fields)
 _LAYER = frozenset(DecoderConfig.model_fields)
 _BESIDE_THE_LAYERS = frozenset({"num_aux_hidden_states"})
 _SPECULATORS = frozenset(SpeculatorsKeys.model_fields)
+_LEFT = _OF_OTHER_MODELS | frozenset(OTHER_IDS)
 
 FLAT_READ = _FLAT | _LAYER
 """Top-level keys of a flat config."""
@@ -214,9 +239,9 @@ def carry(
     flat = LAYER not in read
     layer = config if flat else config.get(LAYER) or {}
     places: dict[str, tuple[Mapping[str, Any], frozenset[str], frozenset[str]]] = {
-        "": (config, read | BOILERPLATE, _FLAT | _LAYER | _SPECULATORS),
+        "": (config, read | BOILERPLATE, _FLAT | _LAYER | _SPECULATORS | _LEFT),
         NESTED: (nested_keys(config), _NESTED, frozenset()),
-        LAYER: ({} if flat else layer, _LAYER | BOILERPLATE | _BESIDE_THE_LAYERS, _FLAT),
+        LAYER: ({} if flat else layer, _LAYER | BOILERPLATE | _BESIDE_THE_LAYERS, _FLAT | _LEFT),
     }
     kept: dict[str, dict[str, Any]] = {place: {} for place in places}
     unread: list[str] = []

@@ -50,6 +50,7 @@ class TargetFacts:
         model_type: transformers' model type of the language model.
         architectures: of the whole model.
         max_position: positions that it declares, if it does.
+        window: the sliding window of all its layers, in positions; None where some attend to everything.
     """
 
     name: str
@@ -59,6 +60,7 @@ class TargetFacts:
     model_type: str
     architectures: tuple[str, ...] = ()
     max_position: int | None = None
+    window: int | None = None
 
 
 @dataclass(frozen=True)

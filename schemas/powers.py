@@ -32,6 +32,7 @@ class Powers:
         logit_scale: reads ``logit_scale``.
         partial_rotary: rotates only a part of each head when told so.
         mrope: understands ``mrope_section``.
+        scaled_mrope: and a scaling beside it.
         target_head: can take over the target's head for a draft of full vocabulary.
         tied_head: can take its embedding table for the head.
         full_map: a map may stand between two vocabularies of the same size.
@@ -53,6 +54,7 @@ class Powers:
     logit_scale: bool = False
     partial_rotary: bool = True
     mrope: bool = True
+    scaled_mrope: bool = True
     target_head: bool = True
     tied_head: bool = False
     full_map: bool = False
@@ -190,6 +192,13 @@ def _needs(draft: Draft, powers: Powers) -> Iterator[tuple[bool, bool, str, str,
         "mrope",
         "rope.mrope_sections",
         "{engine} knows no multimodal rope; image positions would be rotated otherwise.",
+    )
+    yield (
+        powers.scaled_mrope,
+        rope.mrope_sections is not None and rope.scaling is not None,
+        "scaled-mrope",
+        "rope.scaling",
+        f"{{engine}} rotates without {rope.scaling} where there is an mrope_section.",
     )
     yield (
         powers.full_map,

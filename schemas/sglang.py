@@ -39,6 +39,7 @@ POWERS = Powers(
     windows=False,
     own_embeddings=False,
     one_equal_tap=False,
+    scaled_mrope=False,
     tied_head=True,
     full_map=True,
 )

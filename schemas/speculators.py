@@ -6,7 +6,7 @@ for vLLM ``transformers_utils/configs/speculators/{base,algos}.py``.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pydantic import Field
@@ -43,6 +43,8 @@ from eagle3_interop.schemas.writing import layer_keys, mixed_windows, zero_biase
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 SPELLING = Spelling(roots=("",), layer0=("layers.0.",), later_norm="input_layernorm")
+_LIBRARY_SPELLING = replace(SPELLING, roots=("", "model."), head_roots=("", "model."))
+"""transformers strips the base model's prefix; vLLM, which shall read what is written, does not."""
 _VLLM_SPELLING = Spelling(
     roots=("",), layer0=("layers.0.", "midlayer."), later_norm="input_layernorm"
 )
@@ -100,7 +102,7 @@ class _Reader:
     absent_residual: bool
 
 
-_LIBRARY = _Reader("speculators", SPELLING, "qwen3", absent_residual=False)
+_LIBRARY = _Reader("speculators", _LIBRARY_SPELLING, "qwen3", absent_residual=False)
 _VLLM = _Reader("vLLM", _VLLM_SPELLING, "llama", absent_residual=True)
 
 
@@ -111,8 +113,31 @@ def recognise(config: Mapping[str, Any]) -> str | None:
 
 
 def loads(config: Mapping[str, Any]) -> bool:
-    """The library starts with its own folders only (others it converts first, by its own rules)."""
-    return "speculators_model_type" in config
+    """The library starts with its own folders only (others it converts first, by its own rules).
+
+    Its config class wants the keys of ``speculators_config``, and ``load_verifier_weights`` opens the
+    verifier by name.
+    """
+    return "speculators_model_type" in config and _settled(config)
+
+
+def _settled(config: Mapping[str, Any]) -> bool:
+    """Whether ``speculators_config`` holds what the library's pydantic classes and its loader want."""
+    settings = config.get("speculators_config")
+    if not isinstance(settings, Mapping):
+        return False
+    verifier, methods = settings.get("verifier"), settings.get("proposal_methods")
+    if not isinstance(verifier, Mapping) or not isinstance(methods, list) or not methods:
+        return False
+    return (
+        isinstance(settings.get("algorithm"), str)
+        and settings.get("default_proposal_method") == "greedy"
+        and all(
+            isinstance(one, Mapping) and one.get("proposal_type") == "greedy" for one in methods
+        )
+        and isinstance(verifier.get("name_or_path"), str)
+        and isinstance(verifier.get("architectures"), list)
+    )
 
 
 def read(source: Source, target: TargetFacts | None) -> Reading:
@@ -146,7 +171,10 @@ def _read(source: Source, target: TargetFacts | None, who: _Reader) -> Reading: 
                 "flag-default", f"{CONFIG}: {key}", f"absent: {str(default).lower()} counts."
             )
     vocabulary, maps = _vocabulary(reader, source.config, keys, parsed, who)
-    rope_theta = 1e6 if who.engine == "vLLM" and qk_norm else 10000.0
+    # vLLM's qwen3 class has a base of its own where there is no rope dict at all; in an incomplete one
+    # transformers has put its own before.
+    bare = not (parsed.rope_parameters or parsed.rope_scaling)
+    rope_theta = 1e6 if who.engine == "vLLM" and qk_norm and bare else 10000.0
     rope = read_rope(parsed, LAYER, reader.add, rope_theta)
     if who.engine == "speculators":
         rope = _as_the_library_rotates(reader, rope)
@@ -177,7 +205,7 @@ def _read(source: Source, target: TargetFacts | None, who: _Reader) -> Reading: 
     )
     extras = carry(source.config, who.engine, SPECULATORS_READ, reader.add)
     if who.engine == "vLLM":
-        _refuse_bare_keys(reader, keys.transformer_layer_config)
+        _refuse_bare_keys(reader, keys)
     else:
         reader.findings += cannot(draft, POWERS[qk_norm])
     return Reading(draft, reader.names, tuple(reader.unused), maps, tuple(reader.findings), extras)
@@ -198,10 +226,11 @@ def _layer_type(reader: Reader, keys: SpeculatorsKeys, who: _Reader) -> str:
 
 def _sized(keys: SpeculatorsKeys, qk_norm: bool, who: _Reader) -> int:
     ids = keys.eagle_aux_hidden_state_layer_ids
-    if who.engine == "vLLM" and not qk_norm:
+    listed = len(ids) if ids else 3
+    if who.engine == "vLLM":
         extra = keys.transformer_layer_config.get("num_aux_hidden_states")
-        return extra if isinstance(extra, int) else 3
-    return len(ids) if ids else 3
+        return extra if isinstance(extra, int) else listed if qk_norm else 3
+    return listed
 
 
 def _residual(
@@ -225,7 +254,6 @@ def _layers(reader: Reader, parsed: DecoderConfig, model_type: str, who: _Reader
         parsed,
         count,
         model_type if who.engine == "speculators" else "",
-        "transformers" if qk_norm else "layer_types",
     )
     attends = parsed.attention_bias
     output = attends and not (who.engine == "vLLM" and qk_norm)
@@ -263,7 +291,9 @@ def _vocabulary(
         size = parsed.vocab_size if who.engine == "vLLM" else size
         message = f"absent: {who.engine}'s own default {size} counts."
         reader.say("class-default", f"{CONFIG}: draft_vocab_size", message)
-    mapped, maps = resolve_map(reader, size, parsed.vocab_size, trainer_sorts=True)
+    mapped, maps = resolve_map(
+        reader, size, parsed.vocab_size, trainer_sorts=who.engine == "speculators"
+    )
     own = "embed_tokens.weight" in reader.names
     if not own:
         message = "absent: vLLM shares the target's table, the library leaves it uninitialised."
@@ -278,8 +308,12 @@ def _vocabulary(
 
 
 def _as_the_library_rotates(reader: Reader, rope: Rope) -> Rope:
-    """Rope without what transformers' llama and qwen3 layers never read."""
-    if rope.partial != 1.0:
+    """Rope without what transformers' llama and qwen3 layers never read.
+
+    A plain rotation is of whole heads; a scaled one sizes its frequencies by ``partial_rotary_factor``.
+    """
+    scaled = rope.scaling is not None
+    if rope.partial != 1.0 and not scaled:
         message = "the library's llama and qwen3 layers rotate whole heads and never read it."
         reader.say("partial-rotary-unread", f"{LAYER}: partial_rotary_factor", message)
     if rope.mrope_sections is not None:
@@ -287,12 +321,17 @@ def _as_the_library_rotates(reader: Reader, rope: Rope) -> Rope:
         reader.say("mrope-unread", f"{LAYER}: mrope_section", message)
         numbers = rope.parameters if rope.scaling else {}
         rope = rope.model_copy(update={"mrope_sections": None, "parameters": numbers})
-    return rope.model_copy(update={"partial": 1.0})
+    return rope if scaled else rope.model_copy(update={"partial": 1.0})
 
 
-def _refuse_bare_keys(reader: Reader, layer: Mapping[str, Any]) -> None:
+def _refuse_bare_keys(reader: Reader, keys: SpeculatorsKeys) -> None:
     """Keys that vLLM finds in the decoder's own, and that change what it computes."""
-    for key, neutral in _BARE_KEYS.items():
+    layer = keys.transformer_layer_config
+    covered = {
+        key: (None, layer.get(key)) if getattr(keys, key) else (None,)
+        for key in (IDS, "target_hidden_size")
+    }
+    for key, neutral in {**_BARE_KEYS, **covered}.items():
         if layer.get(key) not in neutral:
             message = (
                 f"{layer[key]!r}: vLLM hands the decoder's keys on as they are, and reads this one."

@@ -14,7 +14,7 @@ from eagle3_interop.schemas.hf import CONFIG
 from eagle3_interop.schemas.layout import Reading, Source, TargetFacts, Wishes, Writing
 from eagle3_interop.schemas.powers import both, lacks
 from eagle3_interop.schemas.tensors import Spelling
-from eagle3_interop.schemas.writing import zero_biases
+from eagle3_interop.schemas.writing import widen_windows, zero_biases
 
 SPELLING = Spelling(roots=("",), layer0=("layers.0.",), later_norm="input_layernorm")
 
@@ -59,7 +59,10 @@ def write(draft: Draft, wishes: Wishes) -> Writing:
     plugin = flat.config["architectures"][0] in sglang.PLUGIN.values()
     own, said = speculators.own_keys(draft, wishes)
     config: dict[str, Any] = {**flat.config, **own}
-    ids = list(vllm.write_ids(config, draft, wishes.target))
+    ids = [
+        *vllm.write_ids(config, draft, wishes.target),
+        *widen_windows(config, draft, wishes.target),
+    ]
     shared = both(speculators.POWERS[qk_norm], vllm.POWERS[qk_norm])
     readers = (
         speculators.POWERS[qk_norm],

@@ -12,14 +12,28 @@ from eagle3_interop.schemas import captures, speculators
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Finding, finding
 from eagle3_interop.schemas.flat import FlatDialect, read_flat
-from eagle3_interop.schemas.hf import CONFIG
-from eagle3_interop.schemas.keys import IDS, NESTED, FlatKeys, architecture, nested_keys
+from eagle3_interop.schemas.hf import CONFIG, UNBOUNDED
+from eagle3_interop.schemas.keys import (
+    IDS,
+    NESTED,
+    OTHER_IDS,
+    FlatKeys,
+    architecture,
+    layer_config,
+    nested_keys,
+)
 from eagle3_interop.schemas.layout import Reading, Source, TargetFacts, Wishes, Writing
 from eagle3_interop.schemas.powers import Powers, lacks
 from eagle3_interop.schemas.reading import cannot
 from eagle3_interop.schemas.sglang import ids_to_taps
 from eagle3_interop.schemas.tensors import Spelling
-from eagle3_interop.schemas.writing import flat_config, mixed_windows, zero_biases
+from eagle3_interop.schemas.writing import (
+    flat_config,
+    mixed_windows,
+    target_window,
+    widen_windows,
+    zero_biases,
+)
 
 ARCHITECTURES = {False: "Eagle3LlamaForCausalLM", True: "Eagle3Qwen3ForCausalLM"}
 """The class, by whether the draft has q/k norms."""
@@ -108,9 +122,12 @@ def recognise(config: Mapping[str, Any]) -> str | None:
 
 
 def loads(config: Mapping[str, Any]) -> bool:
-    """VLLM starts with a speculators folder and with the classes it registers."""
-    if "speculators_model_type" in config and "model_type" not in config:
-        return True
+    """VLLM starts with a speculators folder, which it knows by ``speculators_config``, and with its classes.
+
+    Without a ``model_type``, transformers' AutoConfig recognises nothing.
+    """
+    if config.get("model_type") is None:
+        return "speculators_model_type" in config and config.get("speculators_config") is not None
     return vllm_class(architecture(config)) in _KNOWN
 
 
@@ -120,16 +137,34 @@ def read(source: Source, target: TargetFacts | None) -> Reading:
     if "speculators_model_type" in config and "model_type" not in config:
         reading = speculators.read_as_vllm(source, target)
         unable = cannot(reading.draft, POWERS[reading.draft.layers.attention.qk_norm])
-        return replace(reading, findings=(*reading.findings, *unable))
+        said = [*reading.findings, *unable, *_window_of_the_target(config, reading.draft, target)]
+        return replace(reading, findings=tuple(said))
     reading = read_flat(source, target, DIALECT)
-    said = list(reading.findings)
+    said = [*reading.findings, *_window_of_the_target(config, reading.draft, target)]
     name = architecture(config)
     if vllm_class(name) not in _KNOWN:
         message = f"{name!r} is no draft class of vLLM; it is read as its llama class."
         said.append(finding("unknown-architecture", f"{CONFIG}: architectures", message))
     nested = nested_keys(config)
     said += _nested_ids(config.get(IDS), nested.get("layer_ids"), nested.get(IDS), target)
+    if not config.get(IDS):
+        message = "vLLM looks there for ids where eagle_aux_hidden_state_layer_ids names none."
+        said += [
+            finding("nested-ids", f"{CONFIG}: {key}", message, settled_by="taps")
+            for key in OTHER_IDS
+            if config.get(key)
+        ]
     return replace(reading, findings=tuple(said))
+
+
+def _window_of_the_target(
+    config: Mapping[str, Any], draft: Draft, target: TargetFacts | None
+) -> Iterator[Finding]:
+    own = layer_config(config).get("sliding_window")
+    written = isinstance(own, int) and own >= UNBOUNDED
+    if (window := target_window(draft, target)) and not written:
+        message = f"layers without a window slide by the target's {window} positions in vLLM; read without."
+        yield finding("target-window", "layers.windows", message)
 
 
 def _nested_ids(
@@ -174,6 +209,7 @@ def write(draft: Draft, wishes: Wishes) -> Writing:
         *mixed_windows(draft),
         *lacks(draft, powers),
         *write_ids(config, draft, wishes.target),
+        *widen_windows(config, draft, wishes.target),
     ]
     return Writing(
         config=config, spelling=SPELLING, findings=tuple(findings), zeros=zero_biases(draft, powers)

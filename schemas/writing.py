@@ -1,12 +1,13 @@
 """The config keys that every writer writes: the decoder layers, and the flat form of SGLang and vLLM."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Finding, finding
-from eagle3_interop.schemas.hf import write_rope
+from eagle3_interop.schemas.hf import CONFIG, UNBOUNDED, write_rope
 from eagle3_interop.schemas.keys import LAYER
+from eagle3_interop.schemas.layout import TargetFacts
 from eagle3_interop.schemas.powers import Powers
 
 
@@ -106,3 +107,43 @@ def flat_config(draft: Draft, architecture: str, extras: Mapping[str, Any]) -> d
         written["num_aux_hidden_states"] = draft.fc.blocks
         written["bias"] = draft.fc.bias
     return written
+
+
+def target_window(draft: Draft, target: TargetFacts | None) -> int | None:
+    """The window that vLLM would give the draft's layers without one: the target's, where all of it slides.
+
+    Source: vLLM 0.32 ``engine/arg_utils.py`` (``CacheConfig.sliding_window``) and ``attention.py``, which takes
+    it wherever a layer has none; run against vLLM.
+    """
+    if target is None or target.window is None or None not in draft.layers.windows:
+        return None
+    return target.window if target.window < (target.max_position or UNBOUNDED) else None
+
+
+def widen_windows(
+    config: dict[str, Any], draft: Draft, target: TargetFacts | None
+) -> Iterator[Finding]:
+    """Give vLLM a window of the draft's own, where it would take the target's.
+
+    Args:
+        config: the flat config that is being written.
+        draft: the network.
+        target: the target's facts, where known.
+    """
+    window = target_window(draft, target)
+    if window is None:
+        return
+    where = f"{CONFIG}: sliding_window"
+    if any(draft.layers.windows):
+        message = f"vLLM would give layers without a window the target's, {window} positions, and a config has room for one."
+        yield finding("mixed-windows", where, message)
+        return
+    config |= {
+        "layer_types": ["sliding_attention"] * draft.layers.count,
+        "sliding_window": UNBOUNDED,
+        "use_sliding_window": True,
+        "max_window_layers": 0,
+    }
+    yield finding(
+        "window-written", where, f"{UNBOUNDED}, or vLLM would take the target's {window}."
+    )

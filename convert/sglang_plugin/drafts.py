@@ -24,6 +24,9 @@ from eagle3_interop.sglang_plugin.tensors import (
     target_width,
 )
 
+_UNBOUNDED = 2**24
+"""A window that no context reaches, written where vLLM would else take the target's."""
+
 
 class NormedRotation(nn.Module):
     """Norms queries and keys head by head, then rotates them: what goes before qwen3's rotation."""
@@ -198,7 +201,7 @@ def sliding_window(config: Any, layer: int) -> int | None:  # noqa: ANN401
     if layer >= len(kinds) or kinds[layer] != "sliding_attention":
         return None
     window: int | None = config.sliding_window
-    return window
+    return None if window is not None and window >= _UNBOUNDED else window
 
 
 def refuse_unsupported(config: Any, quant_config: Any) -> None:  # noqa: ANN401

@@ -111,6 +111,20 @@ def test_vllm_takes_another_default_base_for_a_speculators_qwen3(tmp_path):
     assert described(source, "speculators").rope.theta == 10000.0
 
 
+@pytest.mark.parametrize(
+    "rope", [{"rope_type": "default"}, {"rope_type": "linear", "factor": 8.0}], ids=str
+)
+def test_but_not_where_there_is_a_rope_dict_which_transformers_completes_first(rope, tmp_path):
+    layer = {**drafts.SPECULATORS_CONFIG["transformer_layer_config"], "model_type": "qwen3"}
+    norms = {f"layers.0.self_attn.{part}_norm.weight": drafts.random((32,), 1) for part in "qk"}
+    source = drafts.speculators(
+        tmp_path / "draft",
+        drafts.speculators_tensors() | norms,
+        transformer_layer_config={**layer, "rope_parameters": rope},
+    )
+    assert described(source, "vllm").rope.theta == 10000.0
+
+
 def test_the_user_can_say_the_base_that_was_trained(tmp_path):
     result = convert(flat(tmp_path / "draft", rope_theta=1e6), "sglang", sets={"rope.theta": 1e4})
     assert result.config["rope_parameters"]["rope_theta"] == 1e4
@@ -143,6 +157,18 @@ def test_nested_ropes_that_differ_in_more_need_more_words(tmp_path):
 def test_nested_ropes_that_agree_are_one(tmp_path):
     rope = {key: {"rope_type": "default", "rope_theta": 1e6} for key in NESTED}
     assert described(speculators(tmp_path / "draft", rope_parameters=rope)).rope.theta == 1e6
+
+
+def test_a_rope_for_full_attention_alone_is_not_what_the_library_takes(tmp_path):
+    source = speculators(
+        tmp_path / "draft", rope_parameters={"full_attention": NESTED["full_attention"]}
+    )
+    assert refusals(convert, source, "vllm") == {"nested-rope"}
+
+
+def test_an_entry_that_is_a_dict_does_not_make_a_rope_nested(tmp_path):
+    rope = {"rope_type": "default", "rope_theta": 5e5, "extra": {"a": 1}}
+    assert described(speculators(tmp_path / "draft", rope_parameters=rope)).rope.theta == 5e5
 
 
 def test_an_unknown_kind_is_refused(tmp_path):
@@ -199,6 +225,26 @@ def test_an_attention_factor_beside_mscales_is_compared_with_what_they_make(tmp_
     assert convert(source, "sglang").draft.rope.parameters["mscale_all_dim"] == 0.5
 
 
+def test_an_mscale_of_zero_is_a_number_to_sglang_alone(tmp_path):
+    # factor 32: 0.1 * 0.7 * log 32 + 1 in SGLang, 0.1 * log 32 + 1 elsewhere.
+    source = flat(tmp_path / "draft", rope_scaling={**YARN, "mscale": 0.7, "mscale_all_dim": 0})
+    assert refusals(convert, source, "sglang") == {"rope-differs"}
+    assert convert(source, "speculators")
+    usual = flat(tmp_path / "usual", rope_scaling={**YARN, "mscale": 1.0, "mscale_all_dim": 0})
+    assert convert(usual, "sglang")
+
+
+def test_a_null_in_a_rope_dict_is_left_out_for_sglang_fails_on_it(tmp_path):
+    source = flat(tmp_path / "draft", rope_scaling={**YARN, "beta_fast": None})
+    assert convert(source, "sglang").config["rope_scaling"].keys() == {*YARN, "rope_theta"}
+
+
+@pytest.mark.parametrize("key", ["rope_dim", "use_fope", "xdrope_section"])
+def test_rotations_that_only_one_engine_has_are_refused(key, tmp_path):
+    source = flat(tmp_path / "draft", rope_scaling={"rope_type": "default", key: 16})
+    assert refusals(convert, source, "vllm") == {"unknown-rope"}
+
+
 @pytest.mark.parametrize("key", ["attn_factor", "extrapolation_factor"])
 def test_yarn_factors_that_sglang_alone_reads_do_not_cross(key, tmp_path):
     source = drafts.sglang(tmp_path / "draft", rope_scaling={**YARN, key: 2.0})
@@ -223,6 +269,14 @@ def test_the_library_rotates_whole_heads_whatever_the_config_says(tmp_path):
     assert "partial-rotary-unread" in codes(source, "speculators")
 
 
+def test_but_a_scaled_rotation_is_of_a_part_of_each_head_there_too(tmp_path):
+    # transformers sizes the frequencies of every scaled rope by the factor, and the trainer rotates by them.
+    source = speculators(tmp_path / "draft", rope_parameters={**YARN, "partial_rotary_factor": 0.5})
+    assert refusals(convert, source, "vllm") == {"partial-rotary"}
+    told = convert(source, "vllm", sets={"rope.partial": 0.5})
+    assert told.draft.rope.partial == 0.5
+
+
 MROPE = {
     "rope_type": "default",
     "rope_theta": 1e6,
@@ -235,6 +289,16 @@ MROPE = {
 def test_multimodal_rope_goes_to_engines_whole(destination, tmp_path):
     source = flat(tmp_path / "draft", rope_theta=ABSENT, rope_scaling=MROPE)
     assert convert(source, destination).config["rope_scaling"] == MROPE
+
+
+def test_sglang_forgets_a_scaling_beside_multimodal_rope(tmp_path):
+    rope = {**YARN, "mrope_section": [4, 6, 6]}
+    source = flat(tmp_path / "draft", rope_theta=ABSENT, rope_scaling=rope)
+    assert refusals(convert, source, "sglang") == {"scaled-mrope"}
+    assert convert(source, "vllm").config["rope_scaling"]["rope_type"] == "yarn"
+    assert refusals(described, drafts.sglang(tmp_path / "other", rope_scaling=rope)) == {
+        "scaled-mrope"
+    }
 
 
 def test_multimodal_rope_can_be_dropped_for_a_draft_of_text(tmp_path):

@@ -59,7 +59,10 @@ def test_there_and_back_is_the_same_network(features, pair, target, tmp_path):
     there = convert(source, abroad, layout=home, target=target)
     back = convert(there.folder, home, layout=abroad, target=target)
     words = {"target": target, "target_name": "org/target"}
-    assert described(source, home, **words) == described(back.folder, home, **words)
+    first, last = described(source, home, **words), described(back.folder, home, **words)
+    if first.speculative_tokens is None:  # speculators demands a number, which is not forgotten
+        last = last.model_copy(update={"speculative_tokens": None})
+    assert first == last
     ours, theirs = drafts.load(source)[1], dict(back.tensors)
     if not features.embeddings and "speculators" in pair:
         # The library wants the table in the file: it came from the target.

@@ -102,7 +102,7 @@ def test_rope_is_resolved_as_transformers_does(kind, changes):
 def test_windows_are_filled_in_as_transformers_does(kind, changes):
     theirs = THEIRS[kind](**changes)
     config = hf.CONFIGS[kind](**changes)
-    ours = hf.read_windows(config, config.num_hidden_layers, kind, "transformers")
+    ours = hf.read_windows(config, config.num_hidden_layers, kind)
     expected = tuple(
         theirs.sliding_window if kind_of == "sliding_attention" else None
         for kind_of in theirs.layer_types

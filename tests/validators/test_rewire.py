@@ -90,7 +90,9 @@ def test_exchanged_halves_of_q_k_and_v_are_put_right_bit_by_bit(tmp_path, subjec
     save_file(tensors, wrong / "model.safetensors", metadata={"format": "pt"})
     subject = subject_in(wrong)
     wiring = subject.configured.with_flag("order", "hidden-embedding")
-    output = rewritten(wrong, subject, wiring, tmp_path / "right")
+    done = write_wiring(str(wrong), str(TARGET), subject, wiring, tmp_path / "right")
+    assert [item.code for item in done.findings].count("halves-exchanged") == 3
+    output = tmp_path / "right"
     found, wanted = (load_file(one / "model.safetensors") for one in (output, right))
     assert found.keys() == wanted.keys()
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
