@@ -16,11 +16,15 @@ from eagle3_interop.convert.pickles import RESAVE, read_pickle
 from eagle3_interop.convert.plan import Stored
 from eagle3_interop.convert.safetensors_file import Header, decode, parse_header
 from eagle3_interop.convert.strict import MAX_JSON_BYTES, parse_object, refusal
-from eagle3_interop.schemas.findings import Finding, Unavailable
+from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, finding
 from eagle3_interop.schemas.layout import TensorHeader
 
 SAFETENSORS_INDEX = "model.safetensors.index.json"
 BIN_INDEX = "pytorch_model.bin.index.json"
+_SINGLE, _SINGLE_BIN = "model.safetensors", "pytorch_model.bin"
+
+# Of a trainer, not of a model: vLLM and SGLang pass them over.
+_NO_WEIGHTS = ("training_args.bin", "optimizer.bin")
 
 # Carried along as they are. Code is not among them, nor is README.md: it describes the source.
 _SIDES = (
@@ -167,8 +171,8 @@ def read_file(
 def weight_names(folder: Folder) -> tuple[list[str], dict[str, str] | None]:
     """The weight files that count, and the index that says so (if one does).
 
-    safetensors go before ``.bin``; with an index the files that it names count, as vLLM, SGLang and
-    transformers have it; without one, all.
+    safetensors go before ``.bin``; with an index the files that it names count, as vLLM and SGLang have
+    it; without one, all. `by_transformers` differs.
 
     Raises:
         Refused: there are none (``no-weights``), or the index is damaged.
@@ -184,9 +188,48 @@ def weight_names(folder: Folder) -> tuple[list[str], dict[str, str] | None]:
     raise refusal("no-weights", folder.label, "holds no weights", fix)
 
 
+def by_transformers(folder: Folder) -> list[str]:
+    """The weight files that transformers 5 takes, none where it finds no name that it knows.
+
+    A single file goes before an index, and nothing is merged (``_get_resolved_checkpoint_files``).
+    """
+    for single, index in ((_SINGLE, SAFETENSORS_INDEX), (_SINGLE_BIN, BIN_INDEX)):
+        if single in folder.sizes:
+            return [single]
+        weight_map = read_index(folder, index)
+        if weight_map is not None:
+            return sorted(set(weight_map.values()))
+    return []
+
+
+def _by_engines(folder: Folder, engine: str) -> list[str]:
+    """The weight files that vLLM and SGLang take (``DefaultModelLoader._prepare_weights``)."""
+    names = sorted(fnmatch.filter(folder.sizes, "*.safetensors"))
+    consolidated = fnmatch.filter(names, "consolidated*")
+    if engine == "vLLM" and consolidated:
+        return consolidated
+    weight_map = read_index(folder, SAFETENSORS_INDEX) if names else None
+    if weight_map is not None:
+        return sorted(set(weight_map.values()))
+    bins = fnmatch.filter(folder.sizes, "*.bin")
+    return names or sorted(name for name in bins if not name.endswith(_NO_WEIGHTS))
+
+
+def _require_one_choice(folder: Folder, names: list[str]) -> None:
+    """Refuse a folder from which frameworks load different files: each would run another network."""
+    choices = {engine: _by_engines(folder, engine) for engine in ("vLLM", "SGLang")}
+    choices["transformers"] = by_transformers(folder)
+    if all(choice in ([], names) for choice in choices.values()):
+        return
+    said = "; ".join(f"{name} {', '.join(choice)}" for name, choice in choices.items() if choice)
+    message = f"frameworks load different weight files from this folder: {said}."
+    raise Refused([finding("ambiguous-weights", folder.label, message)])
+
+
 def _open(folder: Folder, *, download: bool) -> Checkpoint:
     config = read_config(folder)
     names, weight_map = weight_names(folder)
+    _require_one_choice(folder, names)
     stored: dict[str, Stored] = {}
     headers: dict[str, Header] = {}
     files = []
@@ -238,9 +281,7 @@ def _check_index(
     unread = [name for name in folder.sizes if name.endswith(suffix) and name not in listed]
     unlisted = [name for name in stored if name not in weight_map]
     fix = "Delete what is not meant, and let the index list the rest."
-    does_not = (
-        "is not in the index: vLLM, SGLang and transformers go by it and don't load this file"
-    )
+    does_not = "is not in the index: no framework loads this file"
     does = "is not in the index, but in a file that is, and so is loaded"
     return [_warning("outside-index", name, does_not, fix) for name in unread] + [
         _warning("outside-index", name, does, fix) for name in unlisted

@@ -71,6 +71,79 @@ def test_an_unlisted_tensor_in_a_listed_file_counts_and_is_said(folder):
     assert [(item.code, item.where) for item in checkpoint.findings] == [("outside-index", "b")]
 
 
+def clash(folder):
+    """The message by which a folder is refused from which frameworks load different files."""
+    with pytest.raises(Refused) as refused:
+        open_checkpoint(str(folder))
+    (finding,) = refused.value.findings
+    assert finding.code == "ambiguous-weights"
+    return finding.message
+
+
+def test_a_single_file_beside_an_index_of_others_is_refused(folder):
+    save_file({"a": A, "b": B}, folder / "model.safetensors")
+    save_file({"a": A + 1, "b": B + 1}, folder / "one.safetensors")
+    write_index(folder, {"a": "one.safetensors", "b": "one.safetensors"})
+    message = clash(folder)
+    assert "vLLM one.safetensors" in message
+    assert "transformers model.safetensors" in message
+
+
+def test_a_second_file_that_transformers_does_not_merge_is_refused(folder):
+    save_file({"a": A}, folder / "model.safetensors")
+    save_file({"b": B}, folder / "extra.safetensors")
+    assert "SGLang extra.safetensors, model.safetensors" in clash(folder)
+
+
+def test_an_index_that_names_the_single_file_is_no_clash(folder):
+    save_file({"a": A, "b": B}, folder / "model.safetensors")
+    save_file({"a": A + 1}, folder / "old.safetensors")
+    write_index(folder, dict.fromkeys("ab", "model.safetensors"))
+    checkpoint = open_checkpoint(str(folder))
+    assert values_of(checkpoint) == BOTH
+    assert [item.where for item in checkpoint.findings] == ["old.safetensors"]
+
+
+def test_a_consolidated_file_which_vllm_alone_prefers_is_refused(folder):
+    save_file({"a": A, "b": B}, folder / "model.safetensors")
+    save_file({"a": A + 1, "b": B}, folder / "consolidated.safetensors")
+    assert "vLLM consolidated.safetensors" in clash(folder)
+
+
+def test_a_bin_that_transformers_takes_before_oddly_named_safetensors_is_refused(folder):
+    save_file({"a": A, "b": B}, folder / "draft.safetensors")
+    (folder / "pytorch_model.bin").touch()
+    assert "transformers pytorch_model.bin" in clash(folder)
+
+
+def test_a_bin_beside_the_single_file_is_read_by_nobody(folder):
+    save_file({"a": A, "b": B}, folder / "model.safetensors")
+    (folder / "pytorch_model.bin").touch()
+    assert values_of(open_checkpoint(str(folder))) == BOTH
+
+
+def test_a_bin_that_vllm_and_sglang_would_load_too_is_refused(folder):
+    (folder / "pytorch_model.bin").touch()
+    (folder / "ema.bin").touch()
+    assert "vLLM ema.bin, pytorch_model.bin" in clash(folder)
+
+
+def test_a_trainers_own_bins_are_passed_over(folder):
+    torch = pytest.importorskip("torch")
+    torch.save({"a": torch.from_numpy(A), "b": torch.from_numpy(B)}, folder / "pytorch_model.bin")
+    (folder / "training_args.bin").touch()
+    (folder / "optimizer.bin").touch()
+    assert values_of(open_checkpoint(str(folder))) == BOTH
+
+
+def test_a_target_may_hold_a_second_set_of_files(folder):
+    tables = {"model.embed_tokens.weight": A, "lm_head.weight": A}
+    save_file(tables, folder / "one.safetensors")
+    save_file({"tok_embeddings.weight": A}, folder / "consolidated.safetensors")
+    write_index(folder, dict.fromkeys(tables, "one.safetensors"))
+    assert open_target(str(folder)).embedding.shape == A.shape
+
+
 def test_a_tensor_in_two_files_is_refused(folder):
     save_file({"a": A}, folder / "one.safetensors")
     save_file({"a": A + 1}, folder / "two.safetensors")
