@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from eagle3_interop.convert.checkpoint import by_transformers
 from eagle3_interop.convert.compare import same_bytes
 from eagle3_interop.convert.planning import Choices, Loaded, fit
 from eagle3_interop.schemas.draft import Draft
@@ -21,6 +22,10 @@ _NOT_THE_NETWORK = frozenset(
     }
 )
 _EMBEDDINGS = "embed_tokens.weight"
+
+_FAILURES = frozenset({"fails-to-load", "foreign-name", "fc-blocks", "unknown-architecture"})
+_UNSET = {"speculators": frozenset({"target-embeddings", "map-derived"})}
+"""Codes of what a framework leaves uninitialised, where the folder lacks it."""
 
 
 def differences(one: Draft, other: Draft) -> dict[str, tuple[Any, Any]]:
@@ -67,14 +72,17 @@ def require_same(loaded: Loaded, engine: str) -> None:
     Raises:
         Refused: the engine does not load it, or computes another network from it.
     """
-    if engine == loaded.layout:
-        return
     facts = _as_is(loaded, engine)
-    if facts["as_is"] == "same":
+    if facts["as_is"] == "same" or (engine == loaded.layout and facts["as_is"] != "does-not-load"):
         return
     name = {"sglang": "SGLang", "vllm": "vLLM"}.get(engine, engine)
     if facts["as_is"] == "does-not-load":
-        message = f"{name} does not load this folder."
+        why = "; ".join(
+            f"{item['where']}: {item['message']}"
+            for item in facts["findings"]
+            if item["code"] in _FAILURES or item["severity"] == "error"
+        )
+        message = f"{name} does not load this folder. {why}"
     else:
         wrong = "; ".join(
             f"{path}: {shown(path, theirs)}, not {shown(path, ours)}"
@@ -90,30 +98,36 @@ def require_same(loaded: Loaded, engine: str) -> None:
 def _as_is(loaded: Loaded, engine: str) -> dict[str, Any]:
     checkpoint = loaded.checkpoint
     if not LAYOUTS[engine].loads(checkpoint.config):
-        return {"as_is": "does-not-load", "differences": {}}
+        message = "this framework does not start from this config."
+        return _does_not_load([finding("fails-to-load", "config.json", message)])
+    if engine == "speculators" and not by_transformers(checkpoint.folder):
+        message = (
+            "transformers looks for model.safetensors, pytorch_model.bin and their indexes alone."
+        )
+        return _does_not_load([finding("fails-to-load", checkpoint.files[0].name, message)])
     try:
         reading = LAYOUTS[engine].read(checkpoint, loaded.facts)
     except Refused as refused:
-        return {
-            "as_is": "does-not-load",
-            "differences": {},
-            "findings": _dump(errors(refused.findings)),
-        }
+        return _does_not_load(errors(refused.findings))
     if loaded.facts is not None:
         reading = with_target(reading, loaded.facts)
     wrong = differences(loaded.reading.draft, reading.draft)
     if loaded.own_embeddings is not True:
         wrong.pop("vocabulary.embeddings", None)
+    unset = _UNSET.get(engine, frozenset())
     trouble = [
         item
         for item in (*reading.findings, *check(reading, checkpoint.tensors))
-        if item.severity != "note"
+        if item.severity != "note" or item.code in unset
     ]
-    fails = any(
-        item.code in ("foreign-name", "fc-blocks", "unknown-architecture") for item in trouble
-    )
-    state = "does-not-load" if fails else "different" if wrong or errors(trouble) else "same"
+    fails = any(item.code in _FAILURES for item in trouble)
+    differs = wrong or errors(trouble) or any(item.code in unset for item in trouble)
+    state = "does-not-load" if fails else "different" if differs else "same"
     return {"as_is": state, "differences": wrong, "findings": _dump(trouble)}
+
+
+def _does_not_load(found: list[Finding]) -> dict[str, Any]:
+    return {"as_is": "does-not-load", "differences": {}, "findings": _dump(found)}
 
 
 def _convertible(loaded: Loaded, engine: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ def resolve_map(
     Returns:
         Whether a map takes part in the network, and maps that had to be derived.
     """
+    _say_failures(reader, reduced=draft_size != target_size)
     if not _fits(reader, draft_size, target_size):
         return draft_size != target_size, {}
     listed = None
@@ -38,6 +39,16 @@ def resolve_map(
     if draft_size == target_size:
         return False, {}
     return _without_d2t(reader, listed, draft_size, target_size, trainer_sorts=trainer_sorts)
+
+
+def _say_failures(reader: Reader, *, reduced: bool) -> None:
+    """What loaders fail on: ``load_verifier_weights`` without t2d, and an unused d2t in a strict class."""
+    if reader.engine == "speculators" and reduced and "t2d" not in reader.names:
+        message = "absent: the library gathers the verifier's head by it, and raises an error."
+        reader.say("fails-to-load", "t2d", message)
+    if reader.strict and not reduced and "d2t" in reader.names:
+        message = f"{reader.engine} creates no map for the full vocabulary, and raises an error."
+        reader.say("fails-to-load", reader.names["d2t"], message)
 
 
 def _fits(reader: Reader, draft_size: int, target_size: int) -> bool:
@@ -114,7 +125,10 @@ def _without_d2t(
         reader.say("missing-map", "d2t", message)
         return True, {}
     offsets = (listed - np.arange(draft_size)).astype(np.int64)
-    message = "derived from t2d: this trainer orders the draft vocabulary by target id."
+    message = (
+        "derived from t2d: this trainer orders the draft vocabulary by target id. The library itself leaves an "
+        "absent d2t uninitialised."
+    )
     reader.say("map-derived", "d2t", message)
     if not offsets.any():
         _say_prefix(reader, "prefix-map", "t2d", draft_size)

@@ -8,6 +8,7 @@ import numpy as np
 
 from eagle3_interop.schemas.draft import DEFAULT_POSITIONS, Draft, Dtype
 from eagle3_interop.schemas.findings import Finding, Refused, finding
+from eagle3_interop.schemas.keys import architecture
 from eagle3_interop.schemas.layout import Reading, Source, TargetFacts, TensorHeader
 from eagle3_interop.schemas.powers import Powers, lacks
 from eagle3_interop.schemas.tensors import DROPPED, Spelling, shapes, understand
@@ -75,6 +76,12 @@ class Reader:
         stored = self.names.get(canonical)
         return None if stored is None else self.source.tensors[stored]
 
+    @property
+    def strict(self) -> bool:
+        """Whether the class raises an error on a tensor that it does not know: vLLM's, and our plugin's."""
+        plugin = self.engine == "SGLang" and architecture(self.source.config).startswith("Eagle3")
+        return plugin or self.engine == "vLLM"
+
     def leave_out(self, canonical: str) -> None:
         """Stop using a tensor (the caller says why)."""
         self.unused.append(self.names.pop(canonical))
@@ -111,10 +118,7 @@ class Reader:
         later: list[str] = []
         for stored in sorted(self.source.tensors):
             if DROPPED.search(stored):
-                self.unused.append(stored)
-                self.say(
-                    "dropped-tensor", stored, "computed or taken from the target by every reader."
-                )
+                self._drop(stored)
                 continue
             canonical = understand(stored, spelling.later_norm).canonical
             if canonical is None:
@@ -132,6 +136,13 @@ class Reader:
             self.say("foreign-name", foreign[0], message)
         for stored in later:
             self._later_norm(stored, spelling)
+
+    def _drop(self, stored: str) -> None:
+        self.unused.append(stored)
+        self.say("dropped-tensor", stored, "no reader uses it: computed, or taken from the target.")
+        if self.strict and stored.startswith("verifier_"):
+            message = f"{self.engine} has no such parameter, and raises an error."
+            self.say("fails-to-load", stored, message)
 
     def _later_norm(self, stored: str, spelling: Spelling) -> None:
         layer = (

@@ -7,7 +7,7 @@ from typing import Literal
 from eagle3_interop.schemas.draft import Draft
 
 DROPPED = re.compile(r"(rotary_emb\.inv_freq|^verifier_norm\.weight|^verifier_lm_head\.weight)$")
-"""Stored by some trainers, computed or taken from the target by every reader: dropped, and said."""
+"""Stored by some trainers, computed or taken from the target by every reader that loads the folder."""
 
 _LEGACY_NORMS = {
     "aux_norm_low": "fc_norm.0",
@@ -24,16 +24,18 @@ class Spelling:
     """How a framework spells canonical names.
 
     Attributes:
-        roots: prefixes that its loader accepts before every name but lm_head, d2t and t2d.
+        roots: prefixes that its loader accepts before every name but the head's.
         layer0: prefixes that its loader accepts for layer 0; the first is the one we write.
         later_norm: what it calls the norm before attention in layers >= 1.
         legacy_norms: its loader knows ``aux_norm_low/mid/high``.
+        head_roots: prefixes that its loader accepts before the head's name.
     """
 
     roots: tuple[str, ...]
     layer0: tuple[str, ...]
     later_norm: LaterNorm
     legacy_norms: bool = False
+    head_roots: tuple[str, ...] = ("",)
 
     def write(self, canonical: str) -> str:
         """The name to write for a canonical one."""
@@ -54,9 +56,8 @@ class Spelling:
                 for old, new in _LEGACY_NORMS.items()
                 if new in canonical
             }
-        if canonical in ("lm_head.weight", "d2t", "t2d"):
-            return stored in names
-        return stored in {root + name for root in self.roots for name in names}
+        roots = self.head_roots if canonical == "lm_head.weight" else self.roots
+        return stored in {root + name for root in roots for name in names}
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,12 @@ import drafts
 import numpy as np
 import pytest
 import torch
-from conversions import convert
+from conversions import convert, loaded
 from feature_grid import Features, write
+from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
+from eagle3_interop.convert import inspection
 from eagle3_interop.schemas.keys import SpeculatorsKeys
 
 pytestmark = pytest.mark.speculators
@@ -148,3 +150,88 @@ print(json.dumps({name: field.default for name, field in fields.items() if field
         "norm_output", "embed_requires_grad", "eagle_aux_hidden_state_layer_ids",
     }  # fmt: skip
     assert {name: ours[name] for name in compared} == {name: theirs[name] for name in compared}
+
+
+LOADING = """
+import json, sys
+from pathlib import Path
+from safetensors.torch import load_file
+from speculators.models.eagle3 import Eagle3DraftModel
+verdicts = {}
+for folder in map(Path, sys.argv[1:]):
+    try:
+        state = Eagle3DraftModel.from_pretrained(folder).state_dict()
+    except Exception:
+        verdicts[folder.name] = "does-not-load"
+        continue
+    (file,) = folder.glob("*.safetensors")
+    stored = {k.removeprefix("model."): v for k, v in load_file(file).items()}
+    whole = {k for k in state if not k.startswith("verifier_")} == {
+        k for k in stored if not k.startswith("verifier_")
+    }
+    equal = all(v.equal(stored[k]) for k, v in state.items() if not k.startswith("verifier_"))
+    verdicts[folder.name] = "same" if whole and equal else "different"
+print(json.dumps(verdicts))
+"""
+
+
+def odd_folders(base):
+    """Folders that the library loads otherwise than they look."""
+    target = drafts.target(base / "target")
+    settings = drafts.SPECULATORS_CONFIG["speculators_config"]
+    verifier = {**settings["verifier"], "name_or_path": str(target)}
+    whole = drafts.speculators_tensors()
+
+    def save(name, tensors=whole, **changes):
+        written = {"speculators_config": {**settings, "verifier": verifier, **changes}}
+        chosen = changes if "speculators_config" in changes else written
+        return drafts.speculators(base / name, tensors, **chosen)
+
+    maps = ("lm_head.weight", "d2t", "t2d")
+    yield save("plain")
+    yield save("prefixed", {k if k in maps else f"model.{k}": v for k, v in whole.items()})
+    yield save("all-prefixed", {f"model.{k}": v for k, v in whole.items()})
+    yield save("no-t2d", {k: v for k, v in whole.items() if k != "t2d"})
+    stray = {"verifier_norm.weight": np.ones(drafts.H, dtype=np.float32)}
+    yield save("verifier-norm", whole | stray)
+    yield save("no-settings", speculators_config=drafts.ABSENT)
+    yield save("null-settings", speculators_config=None)
+    yield save("no-name", verifier={**verifier, "name_or_path": None})
+    yield save("no-classes", verifier={"name_or_path": str(target)})
+    yield save("no-methods", proposal_methods=[])
+    yield save("unknown-method", default_proposal_method="sampled")
+    odd = save("odd-file")
+    (odd / "model.safetensors").rename(odd / "draft.safetensors")
+    yield odd
+
+
+def test_inspect_says_of_a_folder_what_the_real_class_does(python, tmp_path):
+    folders = list(odd_folders(tmp_path))
+    ran = subprocess.run(
+        [python, "-c", LOADING, *folders],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=600,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+    assert json.loads(ran.stdout.strip().splitlines()[-1]) == {
+        folder.name: inspection.engines(loaded(folder))["speculators"]["as_is"]
+        for folder in folders
+    }
+
+
+def test_the_real_class_takes_the_single_file_before_the_index(python, tmp_path):
+    (folder, *_) = odd_folders(tmp_path)
+    other = {"norm.weight": np.zeros(drafts.H, dtype=np.float32)}
+    save_file(other, folder / "one.safetensors", metadata={"format": "pt"})
+    index = {"metadata": {}, "weight_map": dict.fromkeys(other, "one.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    script = """
+import sys
+from speculators.models.eagle3 import Eagle3DraftModel
+print(Eagle3DraftModel.from_pretrained(sys.argv[1]).norm.weight.any().item())
+"""
+    command = [python, "-c", script, folder]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
+    assert ran.stdout.strip().splitlines()[-1] == "True"
