@@ -13,47 +13,129 @@ import trained
 from matrix import HOLDS, Matrix
 from random_drafts import Spec
 
+from eagle3_interop.schemas import captures
+from eagle3_interop.schemas.layout import TargetFacts
 from eagle3_interop.schemas.sglang import ids_to_taps
 
 pytestmark = pytest.mark.engine
 
-MODEL_TYPES = {
-    "deepseek_v2.DeepseekV2ForCausalLM": "deepseek_v2",
-    "glm4_moe_lite.Glm4MoeLiteForCausalLM": "glm4_moe_lite",
-    "gpt_oss.GptOssForCausalLM": "gpt_oss",
-    "minimax_m3_vl.MiniMaxM3SparseForConditionalGeneration": "minimax_m3_vl",
-}
-"""Classes with a rule or a default of their own; every other one has the plain rule."""
-
 DEPTH = 12
 LISTS = ([0, 2, 4], [1, 3, 5], [2, 4, 8], [3, 5, 12], [2, 4, 12], [5, 6, 7, 8])
+LOOP = {"taps": [0, 2, 3], "depth": 3}
+
+END = {
+    "gemma3_causal.Gemma3TextModel": ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
+    "gemma4_causal.Gemma4TextModel": (
+        "Gemma4ForCausalLM",
+        "Gemma4ForConditionalGeneration",
+        "Gemma4UnifiedForConditionalGeneration",
+    ),
+    "gpt_oss.GptOssModel": ("GptOssForCausalLM",),
+    "minimax_m3.MiniMaxM3Model": (
+        "MiniMaxM3SparseForCausalLM",
+        "MiniMaxM3SparseForConditionalGeneration",
+    ),
+}
+"""Inner models that capture the end, and the target classes that hold them."""
+
+NO_TARGETS = frozenset(
+    {
+        "arcee.ArceeModel",
+        "bailing_moe_v3.BailingMoELinearModel",
+        "beam.BeamModel",
+        "glm4.Glm4Model",
+        "granitemoehybrid.GraniteMoeHybridModel",
+        "laguna.LagunaModel",
+        "lfm2.Lfm2Model",
+        "lfm2_moe.Lfm2MoeModel",
+        "mimo_v2.MiMoV2Model",
+        "muse_glimmer.MuseGlimmerModel",
+        "muse_spark.MuseSpark1xModel",
+        "nanbeige.NanbeigeModel",
+        "nemotron_h.NemotronHModel",
+    }
+)
+"""Inner models of classes without the method, which SGLang refuses as EAGLE-3 targets."""
+
+READ = frozenset({"qwen4_exp.Qwen4ExpModel"})
+"""Read, not run: it captures at flagged layers alone."""
 
 
-def test_every_target_class_of_sglang_reads_ids_as_we_do(matrix: Matrix) -> None:
+@pytest.fixture(scope="session")
+def rules() -> dict[str, Any]:
+    """Of all of SGLang's target classes; some load only where the CPU's own kernels are not looked for."""
     cases = [{"ids": ids, "layers": DEPTH} for ids in (*LISTS, None)]
-    answer = run_engine.run_engine("sglang-capture-rules", {"cases": cases})
-    *lists, defaults = answer["cases"]
-    assert MODEL_TYPES.keys() <= defaults.keys()
-    plain = 0
+    return run_engine.run_engine(
+        "sglang-capture-rules",
+        {"cases": cases, **LOOP},
+        variables={"SGLANG_USE_CPU_ENGINE": "0"},
+    )
+
+
+def of_class(name: str) -> TargetFacts:
+    return TargetFacts("target", 32, DEPTH, 96, "", (name,))
+
+
+def test_every_target_class_of_sglang_reads_ids_as_we_do(
+    rules: dict[str, Any], matrix: Matrix
+) -> None:
+    *lists, defaults = rules["cases"]
+    own = captures.SGLANG_IDS_AS_TAPS | {captures.SGLANG_GPT_OSS}
+    assert own <= defaults.keys()
     for ids, classes in zip(LISTS, lists, strict=True):
         for name, layers in classes.items():
             if layers == ["handed on", ids]:
                 continue  # a wrapper: its language model's class translates
             found = layers[1] if layers[0] == "handed on" else layers
-            assert found == ids_to_taps(ids, MODEL_TYPES.get(name), DEPTH), (name, ids, layers)
+            assert found == ids_to_taps(ids, of_class(name)), (name, ids, layers)
     for name, layers in defaults.items():
         if layers[0] == "handed on" and layers[1] is None:
             continue
         found = layers[1] if layers[0] == "handed on" else layers
-        late = name.startswith("minimax_m3_vl.")
+        late = name == captures.SGLANG_LATE_DEFAULT
         assert found == ([3, 7, 10] if late else [2, 6, 9]), name
-        plain += name not in MODEL_TYPES
     fact = (
-        "ids of deepseek_v2 and glm4_moe_lite: taps unless the first is 1; gpt_oss: taps if the largest is "
-        f"L; the {plain} other target classes: id + 1; minimax_m3_vl: a default one layer later"
+        "ids of DeepSeek, Kimi K2.5, GLM-4.7-Flash, GLM-5 and Mistral Large 3: taps unless the first is 1; "
+        "gpt_oss: taps if the largest is L; every other target class: id + 1; MiniMax M3 VL: a default one "
+        "layer later"
     )
     detail = f"the method of {len(defaults)} classes called on {len(LISTS)} lists and on none"
-    matrix.record("facts", fact, "SGLang", HOLDS, detail, sglang=answer["version"])
+    matrix.record("facts", fact, "SGLang", HOLDS, detail, sglang=rules["version"])
+
+
+def test_every_loop_of_sglang_captures_the_end_where_we_say_so(
+    rules: dict[str, Any], matrix: Matrix
+) -> None:
+    assert {name for names in END.values() for name in names} == captures.SGLANG_CAPTURES_THE_END
+    loops = {
+        name: found
+        for name, found in rules["loops"].items()
+        if name not in NO_TARGETS and name not in READ
+    }
+    assert loops.pop("deepseek_v2.DeepseekV2Model") == (
+        "RuntimeError: captured 2 of 3 aux hidden states"
+    )
+    assert END.keys() <= loops.keys()
+    for name, found in loops.items():
+        assert found == ([0, 2, 3] if name in END else [0, 2]), name
+    fact = (
+        "the stream after the last layer is captured of Gemma 3 and 4, gpt_oss and MiniMax M3, of no other "
+        "target class; the embedding of every one"
+    )
+    detail = f"the loops of {len(loops) + 1} models run over layers that hand on"
+    matrix.record("facts", fact, "SGLang", HOLDS, detail, sglang=rules["version"])
+
+
+def test_gemma_3_in_sglang_captures_what_the_mlp_adds(
+    rules: dict[str, Any], matrix: Matrix
+) -> None:
+    held = rules["gemma3_layer"] == {
+        "captured is the stream": False,
+        "captured is what the MLP adds": True,
+        "with the residual it is the stream": True,
+    }
+    fact = "of Gemma 3, what the last MLP adds is captured, without the residual"
+    matrix.claim("facts", fact, "SGLang", HOLDS, held, "its layer run", sglang=rules["version"])
 
 
 Change = Callable[[dict[str, Any]], None]
