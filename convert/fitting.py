@@ -9,8 +9,10 @@ import numpy as np
 from eagle3_interop.convert.checkpoint import Checkpoint
 from eagle3_interop.convert.plan import Copy, Make, Rewrite, Stored
 from eagle3_interop.convert.target import TargetCheckpoint, kv_shape
+from eagle3_interop.schemas.context import rope_factor
 from eagle3_interop.schemas.draft import Rope
 from eagle3_interop.schemas.findings import Refused, finding
+from eagle3_interop.schemas.hf import write_rope
 from eagle3_interop.schemas.layout import Reading, TargetFacts, Writing
 from eagle3_interop.schemas.tensors import shapes
 
@@ -160,9 +162,10 @@ class Fit:
 
     def raise_positions(self) -> None:
         """Declare at least as many positions as the target, which SGLang demands and vLLM assumes."""
-        facts, declared = self.loaded.facts, self.draft.max_position
+        facts, declared, rope = self.loaded.facts, self.draft.max_position, self.draft.rope
         wanted = facts.max_position if facts else None
-        if wanted is None or declared >= wanted:
+        reached = declared * rope_factor({"rope_parameters": write_rope(rope)["rope_parameters"]})
+        if wanted is None or reached >= wanted:
             return
         where = "max_position_embeddings"
         if self.draft.rope.scaling in _STRETCHED:

@@ -15,6 +15,7 @@ from eagle3_interop.convert.folders import Folder, open_folder
 from eagle3_interop.convert.plan import Stored
 from eagle3_interop.convert.strict import refusal
 from eagle3_interop.schemas import draft
+from eagle3_interop.schemas.context import context_of
 from eagle3_interop.schemas.findings import Refused, Unavailable, finding
 
 # Where multimodal and wrapped configs keep the language model's own.
@@ -148,28 +149,13 @@ class TargetCheckpoint:
 
     @property
     def max_position(self) -> int | None:
-        """Positions that its config declares."""
-        return _size(self.text_config, "max_position_embeddings")
+        """Positions that it reaches: what its config declares, times the factor of a linear rope."""
+        return context_of(self.text_config)
 
     @property
     def window(self) -> int | None:
-        """The sliding window that vLLM takes for the whole model: of a config whose layers all slide."""
-        config, kind = self.text_config, str(self.text_config.get("model_type"))
-        switched = kind.startswith(("qwen2", "qwen3"))
-        if switched and not config.get("use_sliding_window"):
-            return None
-        types = config.get("layer_types")
-        if isinstance(types, list):
-            slides = all(one == "sliding_attention" for one in types)
-        elif switched and kind != "qwen3_moe":
-            first = config.get("max_window_layers", 28)
-            slides = isinstance(first, int) and first <= 0
-        else:
-            slides = kind not in _MIXED
-        if not slides:
-            return None
-        implied = {"sliding_window": 4096} if switched or kind in _SLIDING_BY_DEFAULT else {}
-        return _size({**implied, **config}, "sliding_window")
+        """The sliding window that vLLM takes for the whole model, if it takes one."""
+        return window_of(self.text_config)
 
     def values(self, tensor: Stored) -> np.ndarray[Any, Any]:
         """All values of one of the two tables.
@@ -205,6 +191,30 @@ def open_target(spec: str, *, weights: bool = True) -> TargetCheckpoint:
     tied = bool(text.get("tie_word_embeddings")) if own_head else True
     head = embedding if tied else own_head
     return TargetCheckpoint(folder, config, text, embedding, head, tied)
+
+
+def window_of(config: Mapping[str, Any]) -> int | None:
+    """The sliding window that vLLM takes for a whole model: of a config whose layers all slide.
+
+    Source: vLLM 0.32 ``engine/arg_utils.py``, over a config as transformers 5.19 fills it in.
+
+    Args:
+        config: of the language model.
+    """
+    kind = str(config.get("model_type"))
+    switched = kind.startswith(("qwen2", "qwen3"))
+    if switched and not config.get("use_sliding_window"):
+        return None
+    types = config.get("layer_types")
+    if isinstance(types, list):
+        slides = all(one == "sliding_attention" for one in types)
+    elif switched and kind != "qwen3_moe":
+        first = config.get("max_window_layers", 28)
+        slides = isinstance(first, int) and first <= 0
+    else:
+        slides = kind not in _MIXED
+    implied = {"sliding_window": 4096} if switched or kind in _SLIDING_BY_DEFAULT else {}
+    return _size({**implied, **config}, "sliding_window") if slides else None
 
 
 def _refuse_draft(folder: Folder, config: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from eagle3_interop.convert.target import window_of
 from eagle3_interop.schemas.draft import Draft, Rope, default_taps
 from eagle3_interop.validators.acceptance import Acceptance
 from eagle3_interop.validators.drafting import Shape
@@ -58,7 +59,8 @@ def likeliest(
 
     Several are returned only where they count exactly alike.
     """
-    known = list(miswirings(network.draft, target.depth, target.hidden_size))
+    window = window_of(target.config.to_dict())
+    known = list(miswirings(network.draft, target.depth, target.hidden_size, window))
     networks = [_wired(network, one.draft) for one in known]
     counted = count(networks, target, texts, shape)
     got = figures(served)
@@ -81,13 +83,16 @@ def _wired(network: Network, draft: Draft) -> Network:
     return Network(draft, weights)
 
 
-def miswirings(draft: Draft, depth: int, width: int) -> Iterator[Miswiring]:
+def miswirings(
+    draft: Draft, depth: int, width: int, window: int | None = None
+) -> Iterator[Miswiring]:
     """Every known mistake that makes sense for a draft.
 
     Args:
         draft: as the checkpoint means it.
         depth: of the target.
         width: of the target.
+        window: that the whole target slides by.
     """
     yield from _taps(draft, depth)
     if draft.fc is not None and width == draft.hidden_size:
@@ -102,6 +107,11 @@ def miswirings(draft: Draft, depth: int, width: int) -> Iterator[Miswiring]:
     yield _changed("feedback", message, draft, feedback=feedback)
     yield from _vocabulary(draft, width)
     yield from _ignored(draft)
+    if window is not None and None in draft.layers.windows:
+        windows = tuple(own or window for own in draft.layers.windows)
+        layers = draft.layers.model_copy(update={"windows": windows})
+        message = f"gives the draft's layers the target's window of {window}"
+        yield _changed("target-window", message, draft, layers=layers)
 
 
 def _taps(draft: Draft, depth: int) -> Iterator[Miswiring]:

@@ -190,7 +190,7 @@ def test_scalings_that_follow_the_length_do_not_cross(scaling, destination, tmp_
 
 @pytest.mark.parametrize("scaling", [DYNAMIC, LONG], ids=["dynamic", "longrope"])
 def test_scalings_that_follow_the_length_keep_their_positions(scaling, tmp_path):
-    target = drafts.target(tmp_path / "target")
+    target = drafts.target(tmp_path / "target", max_position_embeddings=8192)
     result = convert(flat(tmp_path / "draft", rope_scaling=scaling), "vllm", target=target)
     assert result.config["max_position_embeddings"] == 2048
     assert "position-kept" in result.codes

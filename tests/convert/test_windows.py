@@ -202,3 +202,22 @@ def test_sglang_sizes_the_mlp_of_a_llama_4_draft_by_another_key(tmp_path):
     source = drafts.sglang(tmp_path / "draft", intermediate_size_mlp=drafts.WIDTH, **keys)
     assert described(source).layers.mlp.width == drafts.WIDTH
     assert convert(source, "sglang").config["intermediate_size"] == drafts.WIDTH
+
+
+# Positions, as SGLang counts a context: the factor of a linear rope times what is declared.
+
+LINEAR = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
+
+
+def test_positions_are_raised_to_what_a_target_with_a_linear_rope_reaches(tmp_path):
+    model = drafts.target(tmp_path / "target", max_position_embeddings=2048, rope_parameters=LINEAR)
+    result = convert(drafts.sglang(tmp_path / "draft"), "sglang", target=model)
+    assert result.config["max_position_embeddings"] == 8192
+    assert "position-raised" in result.codes
+
+
+def test_a_draft_with_a_linear_rope_reaches_as_far_itself(tmp_path):
+    source = drafts.sglang(tmp_path / "draft", rope_theta=ABSENT, rope_parameters=LINEAR)
+    model = drafts.target(tmp_path / "target", max_position_embeddings=8192)
+    result = convert(source, "sglang", target=model)
+    assert result.config["max_position_embeddings"] == 2048

@@ -379,6 +379,17 @@ def test_mistakes_make_sense_for_the_draft(drafts):
     assert plain == ["residual", "feedback"]
 
 
+def test_the_window_of_a_target_that_slides_is_a_mistake_to_look_for(drafts):
+    draft = drafts.make_draft(count=2, windows=(8, None))
+    (found,) = [
+        one for one in miswirings.miswirings(draft, 8, 64, 12) if one.name == "target-window"
+    ]
+    assert found.draft.layers.windows == (8, 12)
+    sliding = drafts.make_draft(windows=(8,))
+    names = [one.name for one in miswirings.miswirings(sliding, 8, 64, 12)]
+    assert "target-window" not in names
+
+
 def test_float32_asks_for_equality_and_half_precision_for_an_interval(world):
     exact = world.served(world.answers())
     off = replace(exact, accepted=exact.accepted + 1)
