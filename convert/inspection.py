@@ -24,8 +24,11 @@ _NOT_THE_NETWORK = frozenset(
 _EMBEDDINGS = "embed_tokens.weight"
 
 _FAILURES = frozenset({"fails-to-load", "foreign-name", "fc-blocks", "unknown-architecture"})
-_UNSET = {"speculators": frozenset({"target-embeddings", "map-derived"})}
-"""Codes of what a framework leaves uninitialised, where the folder lacks it."""
+_OTHERWISE = {
+    "speculators": frozenset({"target-embeddings", "map-derived"}),
+    "vllm": frozenset({"target-window"}),
+}
+"""Codes of what is read as it was meant, and computed otherwise: left uninitialised, or the target's."""
 
 
 def differences(one: Draft, other: Draft) -> dict[str, tuple[Any, Any]]:
@@ -73,7 +76,10 @@ def require_same(loaded: Loaded, engine: str) -> None:
         Refused: the engine does not load it, or computes another network from it.
     """
     facts = _as_is(loaded, engine)
-    if facts["as_is"] == "same" or (engine == loaded.layout and facts["as_is"] != "does-not-load"):
+    meant = any(item["code"] in _OTHERWISE.get(engine, ()) for item in facts["findings"])
+    if facts["as_is"] == "same":
+        return
+    if engine == loaded.layout and facts["as_is"] != "does-not-load" and not meant:
         return
     name = {"sglang": "SGLang", "vllm": "vLLM"}.get(engine, engine)
     if facts["as_is"] == "does-not-load":
@@ -88,9 +94,8 @@ def require_same(loaded: Loaded, engine: str) -> None:
             f"{path}: {shown(path, theirs)}, not {shown(path, ours)}"
             for path, (ours, theirs) in facts["differences"].items()
         )
-        message = (
-            f"{name} computes another network from this folder: {wrong or 'its findings say why'}."
-        )
+        said = "; ".join(item["message"].rstrip(".") for item in facts["findings"])
+        message = f"{name} computes another network from this folder: {wrong or said}."
     fix = f"eagle3-convert auto-to-{engine} first, and serve its output."
     raise Refused([finding("serve-folder", "config.json", message, fix=fix)])
 
@@ -114,14 +119,14 @@ def _as_is(loaded: Loaded, engine: str) -> dict[str, Any]:
     wrong = differences(loaded.reading.draft, reading.draft)
     if loaded.own_embeddings is not True:
         wrong.pop("vocabulary.embeddings", None)
-    unset = _UNSET.get(engine, frozenset())
+    meant = _OTHERWISE.get(engine, frozenset())
     trouble = [
         item
         for item in (*reading.findings, *check(reading, checkpoint.tensors))
-        if item.severity != "note" or item.code in unset
+        if item.severity != "note" or item.code in meant
     ]
     fails = any(item.code in _FAILURES for item in trouble)
-    differs = wrong or errors(trouble) or any(item.code in unset for item in trouble)
+    differs = wrong or errors(trouble) or any(item.code in meant for item in trouble)
     state = "does-not-load" if fails else "different" if differs else "same"
     return {"as_is": state, "differences": wrong, "findings": _dump(trouble)}
 

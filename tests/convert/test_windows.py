@@ -2,8 +2,10 @@
 
 import drafts
 import pytest
-from conversions import codes, convert, described, loaded, refusals
+from conversions import codes, convert, described, loaded, refusal, refusals
 from drafts import ABSENT
+
+from eagle3_interop.convert import inspection
 
 WIDE = 2**24
 SLIDING = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
@@ -202,6 +204,16 @@ def test_sglang_sizes_the_mlp_of_a_llama_4_draft_by_another_key(tmp_path):
     source = drafts.sglang(tmp_path / "draft", intermediate_size_mlp=drafts.WIDTH, **keys)
     assert described(source).layers.mlp.width == drafts.WIDTH
     assert convert(source, "sglang").config["intermediate_size"] == drafts.WIDTH
+
+
+def test_it_is_not_served_as_it_is(tmp_path):
+    source, model = drafts.vllm(tmp_path / "draft"), target(tmp_path / "target")
+    whole = loaded(source, target=model)
+    assert inspection.engines(whole)["vllm"]["as_is"] == "different"
+    finding = refusal(inspection.require_same, whole, "vllm")
+    assert finding.code == "serve-folder"
+    assert "16 positions" in finding.message
+    assert inspection.engines(loaded(source))["vllm"]["as_is"] == "same"
 
 
 # Positions, as SGLang counts a context: the factor of a linear rope times what is declared.
