@@ -127,6 +127,14 @@ class HubFolder:
         return self._digests.get(name)
 
 
+def pinned(spec: str) -> tuple[str, str | None]:
+    """A folder as it is, or a Hub id and its revision, which engines want apart."""
+    match = _HUB_ID.fullmatch(spec)
+    if match is None or Path(spec).expanduser().is_dir():
+        return spec, None
+    return match["repo"], match["revision"]
+
+
 def open_folder(spec: str) -> Folder:
     """A local folder (which wins), or the Hub repository ``ORG/NAME[@REVISION]``.
 

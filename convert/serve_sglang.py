@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from eagle3_interop.convert.folders import pinned
 from eagle3_interop.convert.launch import Launch
 from eagle3_interop.convert.serve_sglang_configs import (
     PLUGIN_VARIABLE,
@@ -58,15 +59,18 @@ def sglang_command(
     """The command; see `serve.command`."""
     # A chain of K needs K steps and K + 1 draft tokens: SGLang counts the root among them.
     tokens = num_draft_tokens + 1 if topk == 1 else 1 + topk + (num_draft_tokens - 1) * topk
-    before, draft = _plain_name(checkpoint)
+    (source, revision), (model, its_revision) = pinned(checkpoint), pinned(target)
+    before, draft = _plain_name(source, revision)
     parts = [
         *before,
         *([PLUGIN_VARIABLE] if needs_plugin(config) else []),
         "python -m sglang.launch_server",
-        f"--model-path {shlex.quote(target)}",
-        *(["--model-config-parser hf"] if _misread(target) else []),
+        f"--model-path {shlex.quote(model)}",
+        *([f"--revision {its_revision}"] if its_revision else []),
+        *(["--model-config-parser hf"] if _misread(model) else []),
         "--speculative-algorithm EAGLE3",
         f"--speculative-draft-model-path {shlex.quote(draft)}",
+        *([f"--speculative-draft-model-revision {revision}"] if revision and not before else []),
         f"--speculative-num-steps {num_draft_tokens}",
         f"--speculative-eagle-topk {topk}",
         f"--speculative-num-draft-tokens {tokens}",
@@ -130,13 +134,13 @@ def _misread(path: str) -> bool:
     return _taken_for_eagle(path)
 
 
-def _plain_name(checkpoint: str) -> tuple[list[str], str]:
+def _plain_name(checkpoint: str, revision: str | None) -> tuple[list[str], str]:
     """What to run first, and a name of the draft that SGLang does not take for Mistral's own format."""
     if not _taken_for_native(checkpoint):
         return [], checkpoint
     remote = _HUB_ID.fullmatch(checkpoint) and _local(checkpoint) is None
     made = (
-        f"hf download {checkpoint} --local-dir {_LINK}"
+        f"hf download {checkpoint}{f' --revision {revision}' if revision else ''} --local-dir {_LINK}"
         if remote
         else f"ln -sfn {shlex.quote(checkpoint)} {_LINK}"
     )

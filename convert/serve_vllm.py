@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from eagle3_interop.convert.folders import pinned
 from eagle3_interop.convert.launch import Launch
 from eagle3_interop.schemas.context import context_of
 from eagle3_interop.schemas.findings import Finding, finding
@@ -24,12 +25,19 @@ _SIZES = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}
 
 def vllm_command(checkpoint: str, target: str, num_draft_tokens: int) -> str:
     """The command; see `serve.command`."""
+    (draft, revision), (model, its_revision) = pinned(checkpoint), pinned(target)
     speculative = {
         "method": "eagle3",
-        "model": checkpoint,
+        "model": draft,
+        **({"revision": revision} if revision else {}),
         "num_speculative_tokens": num_draft_tokens,
     }
-    return f"vllm serve {shlex.quote(target)} --speculative-config {shlex.quote(json.dumps(speculative))}"
+    parts = [
+        f"vllm serve {shlex.quote(model)}",
+        *([f"--revision {its_revision}"] if its_revision else []),
+        f"--speculative-config {shlex.quote(json.dumps(speculative))}",
+    ]
+    return " ".join(parts)
 
 
 def judge_vllm(launch: Launch) -> Iterator[Finding]:

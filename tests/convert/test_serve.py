@@ -400,3 +400,18 @@ def test_the_v1_runner_stops_drafting_where_the_drafts_positions_end():
 def test_head_sizes_that_differ_from_the_targets_are_a_warning():
     target = {"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 32}
     assert codes(GOOD, target=target) == ["kv-shape"]
+
+
+def test_a_revision_has_a_flag_of_its_own():
+    line = serve.command(STOCK, "sglang", "org/draft@v2", "org/target@main", 3)
+    assert "--speculative-draft-model-path org/draft --speculative-draft-model-revision v2" in line
+    assert "--model-path org/target --revision main" in line
+    line = serve.command(STOCK, "vllm", "org/draft@v2", "org/target@main", 3)
+    assert '"model": "org/draft", "revision": "v2"' in line
+    assert line.startswith("vllm serve org/target --revision main ")
+
+
+def test_a_revision_of_a_draft_with_mistral_in_its_name_is_downloaded():
+    line = serve.command(STOCK, "sglang", "org/mistral-eagle3@v2", "t", 3)
+    assert line.startswith("hf download org/mistral-eagle3 --revision v2 --local-dir ")
+    assert "--speculative-draft-model-revision" not in line
