@@ -150,8 +150,12 @@ def recognise(config: Mapping[str, Any]) -> str | None:
 
 
 def loads(config: Mapping[str, Any]) -> bool:
-    """SGLang starts with its own class and with the plugin's; any other name is refused or a target's."""
-    return architecture(config) in (STOCK, *PLUGIN.values())
+    """SGLang starts with its own class and with the plugin's; any other name is refused or a target's.
+
+    Without a ``model_type``, transformers' AutoConfig recognises nothing.
+    """
+    known = architecture(config) in (STOCK, *PLUGIN.values())
+    return known and config.get("model_type") is not None
 
 
 def read(source: Source, target: TargetFacts | None) -> Reading:

@@ -205,9 +205,10 @@ def test_the_library_wants_speculators_config_whole_and_vllm_only_its_presence(c
     assert (found["speculators"], found["vllm"]) == ("does-not-load", "same")
 
 
-def test_vllm_recognises_no_flat_folder_without_model_type(tmp_path):
-    source = drafts.vllm(tmp_path / "draft", model_type=ABSENT)
-    assert verdicts(source)["vllm"] == "does-not-load"
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_no_engine_recognises_a_flat_folder_without_model_type(engine, tmp_path):
+    source = getattr(drafts, engine)(tmp_path / "draft", model_type=ABSENT)
+    assert verdicts(source)[engine] == "does-not-load"
 
 
 # Files.
