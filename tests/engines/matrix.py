@@ -15,6 +15,7 @@ RESULTS = Path(__file__).resolve().parent / "results.json"
 PAGE = ROOT / "docs" / "conformance.md"
 
 EQUAL, REFUSED, DIFFERS, HOLDS = "equal", "refused", "differs", "holds"
+FAILS = "does not load"
 TITLES = {"sglang": "SGLang", "speculators": "speculators", "vllm": "vLLM"}
 WRONG = "**WRONG**"
 """Recorded where a run contradicts what the cell claims; the test fails as well."""
@@ -26,7 +27,8 @@ SECTIONS = {
         "tokens, 96 new tokens each, greedy, float32, end-of-sequence ignored, four draft tokens a step. "
         "*equal*: text and counters are those of the reference walk, to the last token. The figures are "
         "drafts / accepted. *flipped* is the same walk with the row's feature switched off or over: what a "
-        "framework that ignores it would count.",
+        "framework that ignores it would count. *does not load*: the engine fails on it, as `inspect` says of "
+        "the folder.",
     ),
     "stock": (
         "The same drafts forced into SGLang's stock class",

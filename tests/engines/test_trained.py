@@ -5,8 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import run_engine
 import trained
-from matrix import DIFFERS, EQUAL, Matrix
+from matrix import DIFFERS, EQUAL, FAILS, Matrix
+
+from eagle3_interop.convert import api, inspection
 
 pytestmark = pytest.mark.engine
 
@@ -82,9 +85,17 @@ def test_counters_equal_the_references(
     wanted = trained.expected(source, "speculators")
     flipped = trained.expected(source, "speculators", change=FLIPS[name])
     record_references(matrix, name, wanted, flipped)
-    folder = source if layout == "source" else trained.convert(source, layout, scratch)
-    found = trained.generate(engine, folder)
     title = f"{'vLLM' if engine == 'vllm' else 'SGLang'}: {layout}"
+    folder = source if layout == "source" else trained.convert(source, layout, scratch)
+    said = inspection.engines(api.load(str(folder)))[engine]
+    if layout == "source" and said["as_is"] == "does-not-load":
+        codes = {item["code"] for item in said["findings"]} & {"fc-blocks", "foreign-name"}
+        with pytest.raises(run_engine.EngineError, match="load_weights"):
+            trained.generate(engine, folder)
+        matrix.claim("trained", name, title, FAILS, bool(codes), ", ".join(sorted(codes)))
+        return
+    assert said["as_is"] == "same"
+    found = trained.generate(engine, folder)
     same = trained.wrote_the_targets_text(found) and trained.same(found, wanted)
     text, versions = trained.figures(found), {engine: found["version"]}
     matrix.claim("trained", name, title, EQUAL, same, text, **versions)
