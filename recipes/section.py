@@ -39,6 +39,7 @@ class Facts:
         allowed: warnings that were accepted with ``--allow``.
         source: metadata of the source's card.
         plot: the acceptance plot is pushed too.
+        as_is: what each engine makes of the folder (`inspection.engines`), where it was asked.
         revision: the branch that is pushed to.
     """
 
@@ -50,6 +51,7 @@ class Facts:
     allowed: Sequence[Finding] = ()
     source: Mapping[str, Any] = field(default_factory=dict)
     plot: bool = False
+    as_is: Mapping[str, str] = field(default_factory=dict)
     revision: str | None = None
 
     @property
@@ -128,22 +130,27 @@ def _acceptance(facts: Facts) -> list[str]:
 def _serving(facts: Facts, target: str) -> list[str]:
     parts = ["### Serve"]
     for engine in cast("tuple[serve.Engine, ...]", ("vllm", "sglang")):
-        if engine in ENGINES.get(facts.layout, ()):
+        reads = engine in ENGINES.get(facts.layout, ())
+        if reads and facts.as_is.get(engine, "same") == "same":
             parts += [f"{NAMES[engine]}:", _bash(_launch(facts, engine, target))]
-        else:
-            words = [f"{facts.layout}-to-{engine}", facts.repo_id, f"{engine}-draft"]
-            convert = f"eagle3-convert {shlex.join(words)} --target {shlex.quote(target)}"
-            parts += [f"{NAMES[engine]} reads another layout:", _bash(convert)]
+            continue
+        why = "does not run this folder as it is" if reads else "reads another layout"
+        source = "auto" if facts.layout == "universal" else facts.layout
+        words = [f"{source}-to-{engine}", facts.repo_id, f"{engine}-draft"]
+        convert = f"eagle3-convert {shlex.join(words)} --target {shlex.quote(target)}"
+        parts += [f"{NAMES[engine]} {why}:", _bash(convert)]
     return parts
 
 
 def _launch(facts: Facts, engine: serve.Engine, target: str) -> str:
     measured = facts.report.acceptance
     shape = measured.tree if measured and engine == "sglang" else None
-    if shape is None:
-        return serve.command(facts.config, engine, facts.repo_id, target, facts.tokens)
-    steps, topk, tokens = shape
-    line = serve.command(facts.config, engine, facts.repo_id, target, steps, topk)
+    dtype = (facts.report.environment.get("target") or {}).get("dtype")
+    theirs = {"dtype": dtype} if dtype else None
+    steps, topk, tokens = shape or (facts.tokens, 1, facts.tokens + 1)
+    line = serve.command(
+        facts.config, engine, facts.repo_id, target, steps, topk, target_config=theirs
+    )
     flag = "--speculative-num-draft-tokens"
     return re.sub(rf"{flag} \d+", f"{flag} {tokens}", line)
 

@@ -78,6 +78,7 @@ def environment(
             "layers": target.depth,
             "hidden_size": target.hidden_size,
             "vocab_size": target.vocabulary_size,
+            "dtype": _stored_dtype(loaded),
         },
         "draft": {
             "path": request.checkpoint,
@@ -94,6 +95,13 @@ def environment(
         "temperature": request.temperature,
         "cost_ratio": request.cost_ratio,
     }
+
+
+def _stored_dtype(loaded: Loaded) -> str | None:
+    """What the target's own config says, by which SGLang runs it unless told otherwise."""
+    config = loaded.target.text_config if loaded.target else {}
+    found = config.get("dtype") or config.get("torch_dtype")
+    return str(found) if found else None
 
 
 def _device(device: str) -> str:

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from eagle3_interop.convert import api
 from eagle3_interop.recipes import card
+from eagle3_interop.recipes.section import Facts, section
 from eagle3_interop.schemas.findings import Refused
+from eagle3_interop.schemas.report import Report
 
 BEGIN, END = card.BEGIN, card.END
 
@@ -107,6 +109,33 @@ def test_vllm_is_told_how_many_tokens_were_validated(made):
 def test_sglang_is_sent_to_a_layout_that_it_reads(made):
     told = serving(made().text)["eagle3-convert"]
     assert told == ("eagle3-convert vllm-to-sglang org/draft sglang-draft --target org/target")
+
+
+@pytest.fixture
+def told(checkpoint, report):
+    """The section on serving of a draft with these facts."""
+    read = Report.model_validate_json(report(checkpoint).read_text())
+
+    def of(layout, config, as_is=None, **environment):
+        changed = read.model_copy(update={"environment": {**read.environment, **environment}})
+        return section(Facts("org/draft", layout, config, changed, as_is=as_is or {}), "org/target")
+
+    return of
+
+
+@pytest.mark.parametrize(("dtype", "flag"), [("float16", True), ("bfloat16", False)])
+def test_sglang_is_told_the_targets_dtype_where_the_drafts_is_another(told, dtype, flag):
+    config = {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "dtype": dtype}
+    line = serving(told("sglang", config, target={"dtype": "bfloat16"}))["python"]
+    assert ("--dtype bfloat16" in line) is flag
+
+
+def test_an_engine_that_fails_on_the_folder_is_not_said_to_run_it(told):
+    # Four taps as speculators writes them: vLLM sizes fc for three.
+    text = told("speculators", {"speculators_model_type": "eagle3"}, {"vllm": "does-not-load"})
+    assert "vLLM does not run this folder as it is" in text
+    assert "eagle3-convert speculators-to-vllm org/draft vllm-draft" in text
+    assert "vllm serve" not in text
 
 
 @pytest.fixture
