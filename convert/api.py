@@ -1,6 +1,7 @@
 """Conversion as a library: load, fit, plan, write, compare. The commands are thin shells over this."""
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -25,7 +26,7 @@ from eagle3_interop.schemas.reading import check, check_target, with_target
 from eagle3_interop.schemas.registry import LAYOUTS, SOURCES, recognise
 
 _CODE = (".py", ".so", ".sh", ".js")
-_SIGNS = ("fc.weight", "hidden_norm", "midlayer.")
+_SIGNS = re.compile(r"(^|\.)fc\.weight$|hidden_norm|midlayer\.")
 """Parts of tensor names, of which every EAGLE-3 draft has one."""
 
 
@@ -134,9 +135,7 @@ def load(
 
 def _refuse_model(checkpoint: Checkpoint) -> None:
     """A target taken for a draft would be told tensor by tensor what it lacks."""
-    if checkpoint.tensors and not any(
-        sign in name for name in checkpoint.tensors for sign in _SIGNS
-    ):
+    if checkpoint.tensors and not any(_SIGNS.search(name) for name in checkpoint.tensors):
         message = "no fc and no norm of a hidden state: this is a model, not a draft of one."
         raise Refused([finding("not-a-draft", checkpoint.path, message)])
 

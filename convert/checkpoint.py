@@ -215,10 +215,11 @@ def _by_engines(folder: Folder, engine: str) -> list[str]:
     return names or sorted(name for name in bins if not name.endswith(_NO_WEIGHTS))
 
 
-def _require_one_choice(folder: Folder, names: list[str]) -> None:
+def _require_one_choice(folder: Folder, config: Mapping[str, Any], names: list[str]) -> None:
     """Refuse a folder from which frameworks load different files: each would run another network."""
     choices = {engine: _by_engines(folder, engine) for engine in ("vLLM", "SGLang")}
-    choices["transformers"] = by_transformers(folder)
+    if "speculators_model_type" in config:
+        choices["transformers"] = by_transformers(folder)
     if all(choice in ([], names) for choice in choices.values()):
         return
     said = "; ".join(f"{name} {', '.join(choice)}" for name, choice in choices.items() if choice)
@@ -229,7 +230,7 @@ def _require_one_choice(folder: Folder, names: list[str]) -> None:
 def _open(folder: Folder, *, download: bool) -> Checkpoint:
     config = read_config(folder)
     names, weight_map = weight_names(folder)
-    _require_one_choice(folder, names)
+    _require_one_choice(folder, config, names)
     stored: dict[str, Stored] = {}
     headers: dict[str, Header] = {}
     files = []

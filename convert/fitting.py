@@ -164,7 +164,7 @@ class Fit:
         """Declare at least as many positions as the target, which SGLang demands and vLLM assumes."""
         facts, declared, rope = self.loaded.facts, self.draft.max_position, self.draft.rope
         wanted = facts.max_position if facts else None
-        reached = declared * rope_factor({"rope_parameters": write_rope(rope)["rope_parameters"]})
+        reached = declared * rope_factor(write_rope(rope))
         if wanted is None or reached >= wanted:
             return
         where = "max_position_embeddings"

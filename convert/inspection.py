@@ -96,15 +96,15 @@ def require_same(loaded: Loaded, engine: str) -> None:
         )
         said = "; ".join(item["message"].rstrip(".") for item in facts["findings"])
         message = f"{name} computes another network from this folder: {wrong or said}."
-    fix = f"eagle3-convert auto-to-{engine} first, and serve its output."
+    given = f" --target {loaded.target.path}" if loaded.target else ""
+    fix = f"eagle3-convert auto-to-{engine}{given} first, and serve its output."
     raise Refused([finding("serve-folder", "config.json", message, fix=fix)])
 
 
 def _as_is(loaded: Loaded, engine: str) -> dict[str, Any]:
     checkpoint = loaded.checkpoint
-    if not LAYOUTS[engine].loads(checkpoint.config):
-        message = "this framework does not start from this config."
-        return _does_not_load([finding("fails-to-load", "config.json", message)])
+    if why := LAYOUTS[engine].refuses(checkpoint.config):
+        return _does_not_load([finding("fails-to-load", "config.json", why)])
     if engine == "speculators" and not by_transformers(checkpoint.folder):
         message = (
             "transformers looks for model.safetensors, pytorch_model.bin and their indexes alone."

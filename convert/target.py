@@ -50,32 +50,16 @@ _HEADS = (
 )
 
 _SLIDING_BY_DEFAULT = ("ministral", "mistral")
+"""Model types that slide where nothing is said (transformers 5.19)."""
+
 _MIXED = frozenset(
-    [
-        *(
-            "afmoe",
-            "cohere2",
-            "cohere2_moe",
-            "cwm",
-            "deepseek_v4",
-            "dots1",
-            "exaone4",
-            "exaone_moe",
-        ),
-        *(
-            "gemma2",
-            "gemma3_text",
-            "gemma3n_text",
-            "gemma4_text",
-            "gpt_oss",
-            "granite_swa",
-            "laguna",
-        ),
-        *("mimo_v2_flash", "muse_glimmer_text", "olmo3", "vaultgemma"),
-    ]
+    """
+    afmoe cohere2 cohere2_moe cohere_compass_text cwm deepseek_v4 dots1 exaone4 exaone_moe gemma2
+    gemma3_text gemma3n_text gemma4_text gpt_oss granite_swa granitemoe_swa laguna mellum
+    mimo_v2_flash muse_glimmer_text neomme olmo3 qwen2_moe smollm3 vaultgemma
+    """.split()  # noqa: SIM905
 )
-"""Model types that slide where nothing is said, and those that have layers of two kinds where none are
-listed (transformers 5.19)."""
+"""Model types that have layers without a window where none are listed (transformers 5.19)."""
 
 _DRAFT_KEYS = ("speculators_model_type", "eagle_config", "draft_vocab_size")
 
@@ -201,14 +185,13 @@ def window_of(config: Mapping[str, Any]) -> int | None:
     Args:
         config: of the language model.
     """
-    kind = str(config.get("model_type"))
+    kind, types = str(config.get("model_type")), config.get("layer_types")
     switched = kind.startswith(("qwen2", "qwen3"))
     if switched and not config.get("use_sliding_window"):
         return None
-    types = config.get("layer_types")
     if isinstance(types, list):
         slides = all(one == "sliding_attention" for one in types)
-    elif switched and kind != "qwen3_moe":
+    elif switched and kind not in (*_MIXED, "qwen3_moe"):
         first = config.get("max_window_layers", 28)
         slides = isinstance(first, int) and first <= 0
     else:
@@ -219,7 +202,8 @@ def window_of(config: Mapping[str, Any]) -> int | None:
 
 def _refuse_draft(folder: Folder, config: Mapping[str, Any]) -> None:
     """A draft taken for its target would give its own depth and tables."""
-    classes = [name for name in _words(config.get("architectures")) if "eagle" in name.lower()]
+    named = _words(config.get("architectures"))
+    classes = [name for name in named if "eagle3" in name.lower()]
     if keys := [key for key in _DRAFT_KEYS if key in config] + classes:
         message = f"config.json has {keys[0]}: this is a draft, not a target."
         raise Refused([finding("not-a-target", folder.label, message)])

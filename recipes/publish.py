@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eagle3_interop.convert.api import load
-from eagle3_interop.convert.inspection import engines
 from eagle3_interop.recipes import card, gate, hub
 from eagle3_interop.recipes.bundle import (
     HUB_ID,
@@ -116,7 +114,6 @@ def _contents(
     """The card, remarks, and all that is sent: the checkpoint's files, the card and its plot."""
     provenance = bundle.provenance or {}
     source, notes = _source_metadata(provenance, client)
-    loaded = load(str(bundle.folder), weights=False)
     facts = Facts(
         repo_id=place.repo_id,
         layout=_layout(bundle),
@@ -126,7 +123,6 @@ def _contents(
         allowed=gate.accepted_warnings(report, allow),
         source=source,
         plot=plot is not None,
-        as_is={name: found["as_is"] for name, found in engines(loaded).items()},
         revision=None if place.create_pr else place.revision,
     )
     existing, more = _existing_cards(bundle, place, client, remote)

@@ -39,7 +39,6 @@ class Facts:
         allowed: warnings that were accepted with ``--allow``.
         source: metadata of the source's card.
         plot: the acceptance plot is pushed too.
-        as_is: what each engine makes of the folder (`inspection.engines`), where it was asked.
         revision: the branch that is pushed to.
     """
 
@@ -51,7 +50,6 @@ class Facts:
     allowed: Sequence[Finding] = ()
     source: Mapping[str, Any] = field(default_factory=dict)
     plot: bool = False
-    as_is: Mapping[str, str] = field(default_factory=dict)
     revision: str | None = None
 
     @property
@@ -129,12 +127,13 @@ def _acceptance(facts: Facts) -> list[str]:
 
 def _serving(facts: Facts, target: str) -> list[str]:
     parts = ["### Serve"]
+    as_is = (facts.report.environment.get("draft") or {}).get("as_is") or {}
     for engine in cast("tuple[serve.Engine, ...]", ("vllm", "sglang")):
         reads = engine in ENGINES.get(facts.layout, ())
-        if reads and facts.as_is.get(engine, "same") == "same":
+        if reads and as_is.get(engine, "same") == "same":
             parts += [f"{NAMES[engine]}:", _bash(_launch(facts, engine, target))]
             continue
-        why = "does not run this folder as it is" if reads else "reads another layout"
+        why = "does not run this very folder" if reads else "reads another layout"
         source = "auto" if facts.layout == "universal" else facts.layout
         words = [f"{source}-to-{engine}", facts.repo_id, f"{engine}-draft"]
         convert = f"eagle3-convert {shlex.join(words)} --target {shlex.quote(target)}"
@@ -145,12 +144,14 @@ def _serving(facts: Facts, target: str) -> list[str]:
 def _launch(facts: Facts, engine: serve.Engine, target: str) -> str:
     measured = facts.report.acceptance
     shape = measured.tree if measured and engine == "sglang" else None
-    dtype = (facts.report.environment.get("target") or {}).get("dtype")
-    theirs = {"dtype": dtype} if dtype else None
-    steps, topk, tokens = shape or (facts.tokens, 1, facts.tokens + 1)
+    theirs = facts.report.environment.get("target") or {}
+    known = theirs if theirs.get("dtype") else None
+    steps, topk, tokens = shape or (facts.tokens, 1, None)
     line = serve.command(
-        facts.config, engine, facts.repo_id, target, steps, topk, target_config=theirs
+        facts.config, engine, facts.repo_id, target, steps, topk, target_config=known
     )
+    if tokens is None:
+        return line
     flag = "--speculative-num-draft-tokens"
     return re.sub(rf"{flag} \d+", f"{flag} {tokens}", line)
 

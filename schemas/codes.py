@@ -194,15 +194,15 @@ CODES: dict[str, Code] = {
     "end-tap": Code(
         "error",
         "A tap after the last layer is one that this target never captures.",
-        "Serve with the other engine.",
+        "Train without that tap.",
     ),
     "embedding-tap": Code(
-        "error", "A tap on the embeddings is one that this target fails on.", "Serve with SGLang."
+        "error", "A tap on the embeddings is one that this target fails on.", "Train without it."
     ),
     "embedding-tap-depends": Code(
         "warning",
         "Whether this target fails on a tap on the embeddings depends on what it runs on, or holds.",
-        "Serve with SGLang.",
+        "Try it once: it fails at the first token.",
     ),
     "target-captures-nothing": Code(
         "error", "The target's class captures no hidden states, and no draft can be fed."
@@ -487,10 +487,10 @@ CODES: dict[str, Code] = {
     "target-window": Code(
         "warning",
         "vLLM gives draft layers without a window of their own the target's.",
-        "eagle3-convert vllm-to-vllm --target writes a window that vLLM heeds, as wide as the context.",
+        "eagle3-convert auto-to-vllm --target writes a window that vLLM heeds, wider than any context.",
     ),
     "window-written": Code(
-        "note", "A window as wide as the context keeps vLLM from taking the target's."
+        "note", "A window wider than any context keeps vLLM from taking the target's."
     ),
     "readers-disagree": Code(
         "error",

@@ -69,6 +69,8 @@ _DECIDING: dict[str, tuple[object, ...]] = {
 """Keys that change what a draft computes in some framework, which the description does not carry; and
 the values that leave it as it is."""
 
+NO_MODEL_TYPE = "no model_type: transformers' AutoConfig recognises nothing without one."
+
 OTHER_IDS = ("dflash_config", "dspark_target_layer_ids", "target_layer_ids")
 """Where vLLM looks for ids of other kinds of drafts when it finds none at the top level."""
 

@@ -47,9 +47,9 @@ class TargetFacts:
         hidden_size: width of its residual stream, T.
         layers: its depth, L.
         vocab_size: rows of its embedding table, V.
-        model_type: transformers' model type of the language model.
+        model_type: transformers' model type of the whole model.
         architectures: of the whole model.
-        max_position: positions that it declares, if it does.
+        max_position: positions that it reaches, as SGLang counts them (`context.context_of`).
         window: the sliding window of all its layers, in positions; None where some attend to everything.
     """
 
@@ -140,8 +140,8 @@ class Layout(Protocol):
     def recognise(self, config: Mapping[str, Any]) -> str | None:
         """The sign by which a folder is this layout, or None."""
 
-    def loads(self, config: Mapping[str, Any]) -> bool:
-        """Whether the framework itself would start with such a folder, rightly read or not."""
+    def refuses(self, config: Mapping[str, Any]) -> str:
+        """Why the framework itself would not start from such a config; empty where it would, rightly or not."""
 
     def read(self, source: Source, target: TargetFacts | None) -> Reading:
         """Read as the framework's own loader does."""

@@ -13,7 +13,14 @@ from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Finding, finding
 from eagle3_interop.schemas.flat import FlatDialect, read_flat
 from eagle3_interop.schemas.hf import CONFIG
-from eagle3_interop.schemas.keys import IDS, NESTED, FlatKeys, architecture, nested_keys
+from eagle3_interop.schemas.keys import (
+    IDS,
+    NESTED,
+    NO_MODEL_TYPE,
+    FlatKeys,
+    architecture,
+    nested_keys,
+)
 from eagle3_interop.schemas.layout import Reading, Source, TargetFacts, Wishes, Writing
 from eagle3_interop.schemas.powers import Powers, lacks
 from eagle3_interop.schemas.tensors import Spelling
@@ -149,13 +156,11 @@ def recognise(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def loads(config: Mapping[str, Any]) -> bool:
-    """SGLang starts with its own class and with the plugin's; any other name is refused or a target's.
-
-    Without a ``model_type``, transformers' AutoConfig recognises nothing.
-    """
-    known = architecture(config) in (STOCK, *PLUGIN.values())
-    return known and config.get("model_type") is not None
+def refuses(config: Mapping[str, Any]) -> str:
+    """SGLang starts with its own class and with the plugin's; any other name is refused or a target's."""
+    if (name := architecture(config)) not in (STOCK, *PLUGIN.values()):
+        return f"architecture {name!r} is no draft class of SGLang's or of the plugin's."
+    return "" if config.get("model_type") is not None else NO_MODEL_TYPE
 
 
 def read(source: Source, target: TargetFacts | None) -> Reading:
@@ -240,9 +245,11 @@ def eagle_config(draft: Draft, target: TargetFacts | None) -> tuple[dict[str, An
         return written, findings
     ids = taps_to_ids(taps, target)
     written[IDS] = ids
-    kind = captures.special_class(target) or "plain"
+    kind = captures.special_class(target)
     if sorted(ids_to_taps(ids, target)) != list(taps):
-        message = f"no list of ids makes {kind} capture taps {list(taps)} in SGLang 0.5.23."
+        message = (
+            f"no list of ids makes {kind or 'a target'} capture taps {list(taps)} in SGLang 0.5.23."
+        )
         findings.append(finding("no-such-ids", where, message))
     if target is None:
         message = f"ids {ids} were written by the plain rule (id = tap - 1); {_OTHER_RULES}."
@@ -255,9 +262,12 @@ def eagle_config(draft: Draft, target: TargetFacts | None) -> tuple[dict[str, An
         and taps[-1] == target.layers
         and kind not in captures.SGLANG_CAPTURES_THE_END
     ):
-        model = target.model_type
-        message = f"tap {taps[-1]} lies after the last layer, which a {model} target in SGLang never captures."
-        findings.append(finding("end-tap", where, message))
+        name = next(iter(target.architectures), target.model_type)
+        message = f"tap {taps[-1]} lies after the last layer, which SGLang 0.5.23's {name} never captures."
+        fix = (
+            None if kind in captures.VLLM_SPARSE else "Serve with vLLM, or train without that tap."
+        )
+        findings.append(finding("end-tap", where, message, fix=fix))
     return written, findings
 
 

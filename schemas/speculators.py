@@ -112,32 +112,34 @@ def recognise(config: Mapping[str, Any]) -> str | None:
     return None if kind is None else f"speculators_model_type {kind}"
 
 
-def loads(config: Mapping[str, Any]) -> bool:
+def refuses(config: Mapping[str, Any]) -> str:
     """The library starts with its own folders only (others it converts first, by its own rules).
 
     Its config class wants the keys of ``speculators_config``, and ``load_verifier_weights`` opens the
     verifier by name.
     """
-    return "speculators_model_type" in config and _settled(config)
+    if "speculators_model_type" not in config:
+        return "no speculators_model_type."
+    return "".join(f"speculators_config{what}." for what in _unsettled(config)[:1])
 
 
-def _settled(config: Mapping[str, Any]) -> bool:
-    """Whether ``speculators_config`` holds what the library's pydantic classes and its loader want."""
+def _unsettled(config: Mapping[str, Any]) -> list[str]:
+    """What ``speculators_config`` lacks of what the library's pydantic classes and its loader want."""
     settings = config.get("speculators_config")
     if not isinstance(settings, Mapping):
-        return False
+        return [" is absent"]
     verifier, methods = settings.get("verifier"), settings.get("proposal_methods")
-    if not isinstance(verifier, Mapping) or not isinstance(methods, list) or not methods:
-        return False
-    return (
-        isinstance(settings.get("algorithm"), str)
-        and settings.get("default_proposal_method") == "greedy"
-        and all(
-            isinstance(one, Mapping) and one.get("proposal_type") == "greedy" for one in methods
-        )
-        and isinstance(verifier.get("name_or_path"), str)
-        and isinstance(verifier.get("architectures"), list)
-    )
+    verifier = verifier if isinstance(verifier, Mapping) else {}
+    methods = methods if isinstance(methods, list) else []
+    greedy = [isinstance(x, Mapping) and x.get("proposal_type") == "greedy" for x in methods]
+    wanted = {
+        ".algorithm": isinstance(settings.get("algorithm"), str),
+        ".default_proposal_method": settings.get("default_proposal_method") == "greedy",
+        ".proposal_methods": bool(methods) and all(greedy),
+        ".verifier.name_or_path": isinstance(verifier.get("name_or_path"), str),
+        ".verifier.architectures": isinstance(verifier.get("architectures"), list),
+    }
+    return [f"{key} is not as the library wants it" for key, there in wanted.items() if not there]
 
 
 def read(source: Source, target: TargetFacts | None) -> Reading:
@@ -327,11 +329,8 @@ def _as_the_library_rotates(reader: Reader, rope: Rope) -> Rope:
 def _refuse_bare_keys(reader: Reader, keys: SpeculatorsKeys) -> None:
     """Keys that vLLM finds in the decoder's own, and that change what it computes."""
     layer = keys.transformer_layer_config
-    covered = {
-        key: (None, layer.get(key)) if getattr(keys, key) else (None,)
-        for key in (IDS, "target_hidden_size")
-    }
-    for key, neutral in {**_BARE_KEYS, **covered}.items():
+    uncovered = [key for key in (IDS, "target_hidden_size") if not getattr(keys, key)]
+    for key, neutral in {**_BARE_KEYS, **dict.fromkeys(uncovered, (None,))}.items():
         if layer.get(key) not in neutral:
             message = (
                 f"{layer[key]!r}: vLLM hands the decoder's keys on as they are, and reads this one."

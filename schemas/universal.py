@@ -26,9 +26,9 @@ def recognise(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def loads(config: Mapping[str, Any]) -> bool:
+def refuses(config: Mapping[str, Any]) -> str:
     """All three do."""
-    return speculators.loads(config) and sglang.loads(config) and vllm.loads(config)
+    return speculators.refuses(config) or sglang.refuses(config) or vllm.refuses(config)
 
 
 def read(source: Source, target: TargetFacts | None) -> Reading:

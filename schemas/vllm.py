@@ -16,6 +16,7 @@ from eagle3_interop.schemas.hf import CONFIG, UNBOUNDED
 from eagle3_interop.schemas.keys import (
     IDS,
     NESTED,
+    NO_MODEL_TYPE,
     OTHER_IDS,
     FlatKeys,
     architecture,
@@ -121,14 +122,15 @@ def recognise(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def loads(config: Mapping[str, Any]) -> bool:
-    """VLLM starts with a speculators folder, which it knows by ``speculators_config``, and with its classes.
-
-    Without a ``model_type``, transformers' AutoConfig recognises nothing.
-    """
+def refuses(config: Mapping[str, Any]) -> str:
+    """VLLM starts with a speculators folder, which it knows by ``speculators_config``, and with its classes."""
     if config.get("model_type") is None:
-        return "speculators_model_type" in config and config.get("speculators_config") is not None
-    return vllm_class(architecture(config)) in _KNOWN
+        if "speculators_model_type" not in config:
+            return NO_MODEL_TYPE
+        known = config.get("speculators_config") is not None
+        return "" if known else "no speculators_config, by which vLLM knows such a folder."
+    name = architecture(config)
+    return "" if vllm_class(name) in _KNOWN else f"architecture {name!r} is no draft class of vLLM."
 
 
 def read(source: Source, target: TargetFacts | None) -> Reading:
@@ -247,12 +249,13 @@ def _uncaptured(taps: Sequence[int], target: TargetFacts) -> Iterator[Finding]:
         yield finding("target-captures-nothing", where, message)
     if 0 in taps and name in captures.VLLM_NO_EMBEDDING:
         message = f"vLLM 0.32's {name} fails on a tap before its first layer."
-        yield finding("embedding-tap", where, message)
+        fix = "Serve with SGLang." if name in captures.SGLANG_IDS_AS_TAPS else None
+        yield finding("embedding-tap", where, message, fix=fix)
     if 0 in taps and name in captures.VLLM_SPARSE:
         message = (
             f"vLLM 0.32's {name} fails on a tap before its first layer, unless it runs on CUDA."
         )
-        yield finding("embedding-tap-depends", where, message)
+        yield finding("embedding-tap-depends", where, message, fix="Else serve with SGLang.")
     if 0 in taps and name in captures.VLLM_MAY_HOLD_DEEPSEEK:
         message = (
             f"vLLM 0.32's {name} fails on a tap before its first layer if it holds Mistral Large 3."

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from eagle3_interop.convert.checkpoint import BIN_INDEX, SAFETENSORS_INDEX, Checkpoint
+from eagle3_interop.convert.inspection import engines
 from eagle3_interop.convert.planning import Loaded
 from eagle3_interop.convert.stream import PROVENANCE, sha256_of
 from eagle3_interop.schemas.findings import Unavailable
@@ -78,12 +79,14 @@ def environment(
             "layers": target.depth,
             "hidden_size": target.hidden_size,
             "vocab_size": target.vocabulary_size,
+            "architectures": list(loaded.facts.architectures) if loaded.facts else [],
             "dtype": _stored_dtype(loaded),
         },
         "draft": {
             "path": request.checkpoint,
             "layout": loaded.layout,
             "revision": loaded.checkpoint.revision,
+            "as_is": {name: found["as_is"] for name, found in engines(loaded).items()},
         },
         "prompts": {
             "source": "bundled" if request.prompts is None else str(request.prompts),

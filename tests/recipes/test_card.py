@@ -116,9 +116,9 @@ def told(checkpoint, report):
     """The section on serving of a draft with these facts."""
     read = Report.model_validate_json(report(checkpoint).read_text())
 
-    def of(layout, config, as_is=None, **environment):
+    def of(layout, config, **environment):
         changed = read.model_copy(update={"environment": {**read.environment, **environment}})
-        return section(Facts("org/draft", layout, config, changed, as_is=as_is or {}), "org/target")
+        return section(Facts("org/draft", layout, config, changed), "org/target")
 
     return of
 
@@ -132,8 +132,9 @@ def test_sglang_is_told_the_targets_dtype_where_the_drafts_is_another(told, dtyp
 
 def test_an_engine_that_fails_on_the_folder_is_not_said_to_run_it(told):
     # Four taps as speculators writes them: vLLM sizes fc for three.
-    text = told("speculators", {"speculators_model_type": "eagle3"}, {"vllm": "does-not-load"})
-    assert "vLLM does not run this folder as it is" in text
+    drafted = {"as_is": {"vllm": "does-not-load"}}
+    text = told("speculators", {"speculators_model_type": "eagle3"}, draft=drafted)
+    assert "vLLM does not run this very folder" in text
     assert "eagle3-convert speculators-to-vllm org/draft vllm-draft" in text
     assert "vllm serve" not in text
 

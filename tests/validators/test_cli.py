@@ -100,6 +100,8 @@ def test_a_measurement_without_gates(prompts):
     assert environment["dtype"] == "float32"
     assert environment["versions"]["torch"] == torch.__version__
     assert environment["target"]["path"] == str(TARGET)
+    assert environment["target"]["dtype"] == "bfloat16"
+    assert environment["draft"]["as_is"].keys() == {"speculators", "sglang", "vllm"}
     assert [report[key] for key in ("against", "sweep", "sampling", "engine")] == [None] * 4
 
 
