@@ -1,13 +1,15 @@
-"""How many positions a config amounts to, as SGLang counts them.
+"""How many positions a config amounts to, as SGLang counts them, and as vLLM does.
 
-Source: SGLang 0.5.23 ``srt/utils/hf_transformers/common.py`` ``get_context_length``, over a config as
-transformers 5.19 has read it (``modeling_rope_utils.py`` ``standardize_rope_params``).
+Sources: SGLang 0.5.23 ``srt/utils/hf_transformers/common.py`` ``get_context_length``; vLLM 0.32
+``transformers_utils/model_arch_config_convertor.py`` ``derive_max_model_len_and_key`` and
+``config/model.py`` ``_get_and_verify_max_len``; both over a config as transformers 5.19 has read it
+(``modeling_rope_utils.py`` ``standardize_rope_params``).
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from eagle3_interop.schemas.hf import CONFIGS
+from eagle3_interop.schemas.hf import _OLD_KINDS, CONFIGS
 
 _KEYS = (
     "max_sequence_length",
@@ -16,8 +18,22 @@ _KEYS = (
     "model_max_length",
     "max_position_embeddings",
 )
+_VLLM_KEYS = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "seq_length",
+    "max_target_positions",
+    "max_sequence_length",
+    "max_seq_length",
+    "seq_len",
+)
 _OF_THE_ORIGINAL = ("yarn", "longrope", "llama3")
 """Scalings for which transformers fills in ``original_max_position_embeddings``, so that no factor counts."""
+_VLLM_OF_THE_ORIGINAL = (*_OF_THE_ORIGINAL, "deepseek_yarn", "deepseek_llama_scaling")
+
+STRETCHED = ("dynamic", "longrope")
+"""Scalings that depend on the number of positions that a config declares."""
 
 
 def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,16 +46,21 @@ def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rope_kind(config: Mapping[str, Any]) -> str:
-    """The rope's type; ``default`` where none is named."""
-    rope = rope_of(config)
-    return str(rope.get("rope_type") or rope.get("type") or "default")
+    """The rope's type, an old name put into today's; ``default`` where none is named."""
+    return _kind(rope_of(config))
+
+
+def _kind(rope: Mapping[str, Any]) -> str:
+    kind = str(rope.get("rope_type") or rope.get("type") or "default")
+    return _OLD_KINDS.get(kind, kind)
 
 
 def rope_factor(config: Mapping[str, Any]) -> float:
     """By what SGLang multiplies the declared positions: the factor of a linear or dynamic rope."""
     rope = rope_of(config)
     factor = rope.get("factor", 1)
-    if rope_kind(config) in _OF_THE_ORIGINAL or "original_max_position_embeddings" in rope:
+    named = rope.get("rope_type") or rope.get("type")  # SGLang knows no old names
+    if named in _OF_THE_ORIGINAL or "original_max_position_embeddings" in rope:
         return 1
     return factor if isinstance(factor, int | float) else 1
 
@@ -54,7 +75,46 @@ def context_of(config: Mapping[str, Any]) -> int | None:
         Factor times the first of the keys that it knows, in its order; the config class's default where
         none is there; None, where that class is not known here.
     """
+    declared = next((config[key] for key in _KEYS if config.get(key) is not None), _default(config))
+    return int(rope_factor(config) * declared) if isinstance(declared, int) else None
+
+
+def vllm_context_of(config: Mapping[str, Any]) -> int | None:
+    """The positions to which vLLM takes a model that is given no ``max_model_len``.
+
+    Args:
+        config: the keys of the decoder layers (of a target, its text config).
+
+    Returns:
+        ``model_max_length``, else the smallest of the keys that it knows, the config class's default
+        among them, times the rope's factor; of a longrope, the original positions at the top level.
+        None, where no key is there and the class is not known here.
+    """
+    original = config.get("original_max_position_embeddings")
+    if rope_kind(config) == "longrope" and isinstance(original, int):
+        return original
+    keys = {"max_position_embeddings": _default(config), **config}
+    found = [keys[key] for key in _VLLM_KEYS if isinstance(keys.get(key), int)]
+    declared = config.get("model_max_length") or min(found, default=None)
+    return None if declared is None else int(declared * _vllm_factor(config))
+
+
+def _vllm_factor(config: Mapping[str, Any]) -> float:
+    """The last factor in the rope, or in the ropes of the kinds of attention."""
+    if "gemma3" in str(config.get("model_type")):
+        return 1
+    rope = rope_of(config)
+    nested = [value for value in rope.values() if isinstance(value, Mapping)]
+    factors = [
+        r["factor"]
+        for r in nested or [rope]
+        if "factor" in r and _kind(r) not in _VLLM_OF_THE_ORIGINAL
+    ]
+    return factors[-1] if factors and isinstance(factors[-1], int | float) else 1
+
+
+def _default(config: Mapping[str, Any]) -> int | None:
+    """The positions of a config class that says none itself."""
     known = CONFIGS.get(str(config.get("model_type")))
     default = known.model_fields["max_position_embeddings"].default if known else None
-    declared = next((config[key] for key in _KEYS if config.get(key) is not None), default)
-    return int(rope_factor(config) * declared) if isinstance(declared, int) else None
+    return default if isinstance(default, int) else None
