@@ -77,7 +77,17 @@ def judge(
     """
     launch = Launch(arguments, config, checkpoint, target_config)
     rules = judge_vllm if engine == "vllm" else judge_sglang
-    return [*rules(launch), *_judge_shape(config, target_config)]
+    return [*_judge_file(launch), *rules(launch), *_judge_shape(config, target_config)]
+
+
+def _judge_file(launch: Launch) -> Iterator[Finding]:
+    if "config" not in launch.flags:
+        return
+    if launch.takes_a_file:
+        message = f"{launch.flags['config']} was not read: no flag is taken to be absent."
+    else:
+        message = "with = before its name the engines read no file: it counts for nothing."
+    yield finding("serve-config-file", "--config", message)
 
 
 def _judge_shape(

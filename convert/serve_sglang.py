@@ -22,13 +22,12 @@ from eagle3_interop.schemas.findings import Finding, finding
 from eagle3_interop.schemas.keys import architecture
 
 _LINK = "eagle3-draft"
+_DRAFT_PATH = ("speculative-draft-model-path", "speculative-draft-model")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 _ADAPTIVE_STEPS = (0, 1, 3, 5, 7)
 """All that ``speculative/adaptive_spec_params.py`` lists by default; it starts with the middle one."""
-_NOT_ADAPTIVE = frozenset(
-    ["enable-dp-attention", "enable-multi-layer-eagle", "enable-two-batch-overlap", "enable-pdmux"]
-)
+_NOT_ADAPTIVE = frozenset(["enable-multi-layer-eagle", "enable-two-batch-overlap", "enable-pdmux"])
 _TREES_CHOSEN_FOR = frozenset(["LlamaForCausalLM", "Grok1ForCausalLM", "Grok1VForCausalLM"])
 
 _TREES_OVER_PAGES = ("flashinfer", "fa3", "triton")
@@ -46,6 +45,7 @@ _PAGED = {
     "trtllm_mha": (_BASE, _DECODE, _PREFILL, _DRAFT),
 }
 """Backends that make pages of 16 positions at least, and the flags by which they do."""
+_OLD_BACKEND = "tokenspeed_mla"
 
 
 def sglang_command(
@@ -81,6 +81,7 @@ def sglang_command(
 
 def judge_sglang(launch: Launch) -> Iterator[Finding]:
     """What would go wrong with this command."""
+    yield from _judge_spelling(launch)
     yield from _judge_draft(launch)
     yield from _judge_names(launch)
     yield from _judge_counts(launch)
@@ -90,23 +91,32 @@ def judge_sglang(launch: Launch) -> Iterator[Finding]:
     yield from judge_configs(launch)
 
 
+def _judge_spelling(launch: Launch) -> Iterator[Finding]:
+    """``server_args.py`` ``prepare_server_args``: a plain parser."""
+    names = (word.partition("=")[0] for word in launch.words if word.startswith("--"))
+    if wrong := [name for name in names if "_" in name]:
+        message = f"{', '.join(wrong)}: SGLang knows no such flag, and does not start."
+        yield finding("serve-underscores", wrong[0], message)
+
+
 def _judge_draft(launch: Launch) -> Iterator[Finding]:
-    algorithm = launch.first("speculative-algorithm", "speculative-algo") or ""
+    names = ("speculative-algorithm", "speculative-algo")
+    algorithm = launch.last(*names)
     where = "--speculative-algorithm"
-    if not algorithm:
+    if launch.absent(*names):
         yield finding("serve-algorithm", where, "absent: nothing is drafted.")
-    elif algorithm.upper() != "EAGLE3":
+    elif algorithm is not None and algorithm.upper() != "EAGLE3":
         message = (
             f"{algorithm}: the target hands over its last hidden state alone, and fc is skipped."
         )
         yield finding("serve-algorithm", where, message)
-    if _draft_path(launch) is None:
+    if launch.absent(*_DRAFT_PATH):
         message = f"absent: give --speculative-draft-model-path {launch.checkpoint}."
         yield finding("serve-no-draft", "--speculative-draft-model-path", message)
 
 
 def _draft_path(launch: Launch) -> str | None:
-    return launch.first("speculative-draft-model-path", "speculative-draft-model")
+    return launch.last(*_DRAFT_PATH)
 
 
 # Names: `utils/hf_transformers/mistral_utils.py` `is_mistral_model` goes by the whole path.
@@ -149,14 +159,15 @@ def _plain_name(checkpoint: str, revision: str | None) -> tuple[list[str], str]:
 
 def _judge_names(launch: Launch) -> Iterator[Finding]:
     """The draft's config is also read by `_resolve_speculative_algorithm_alias`, which hands on no parser."""
-    draft, target = _draft_path(launch) or "", launch.first("model-path", "model") or ""
+    draft, target = _draft_path(launch) or "", launch.last("model-path", "model") or ""
     if _taken_for_native(draft):
         message = (
             f"by the name {draft!r} SGLang looks for Mistral's params.json, and --model-config-parser "
             "does not reach the draft."
         )
         yield finding("serve-mistral-name", "--speculative-draft-model-path", message)
-    if launch.flags.get("model-config-parser", "auto") != "auto" or not _misread(target):
+    told = launch.flags.get("model-config-parser", "auto") != "auto" or launch.takes_a_file
+    if told or not _misread(target):
         return
     code = "serve-mistral-name" if _local(target) else "serve-mistral-target"
     message = f"by the name {target!r} SGLang reads params.json, not config.json."
@@ -172,7 +183,16 @@ def _adapts(launch: Launch) -> bool:
         "speculative-adaptive" in launch.flags
         and launch.number("speculative-eagle-topk") in (None, 1)
         and not _NOT_ADAPTIVE & launch.flags.keys()
+        and not _attends_in_groups(launch)
     )
+
+
+def _attends_in_groups(launch: Launch) -> bool:
+    """``parallel_hook.py`` ``_handle_deprecated_dp_attention``."""
+    groups = launch.number("attn-dp-size", "attention-data-parallel-size") or 1
+    if groups == 1 and "enable-dp-attention" in launch.flags:
+        groups = launch.number("dp-size", "data-parallel-size") or 1
+    return groups > 1
 
 
 def _topk(launch: Launch) -> int | None:
@@ -180,6 +200,8 @@ def _topk(launch: Launch) -> int | None:
     given = launch.number("speculative-eagle-topk")
     if given is not None:
         return given
+    if launch.takes_a_file:
+        return None
     if _adapts(launch):
         return 1
     name = architecture(launch.target or {})
@@ -193,6 +215,8 @@ def _judge_counts(launch: Launch) -> Iterator[Finding]:
     topk = launch.number("speculative-eagle-topk")
     tokens = launch.number("speculative-num-draft-tokens")
     where = "--speculative-num-steps"
+    if launch.takes_a_file and None in (steps, topk, tokens):
+        return
     if _adapts(launch):
         yield from _judge_adaptive(launch, steps, tokens)
     elif steps is None:
@@ -259,11 +283,26 @@ def _judge_sampling(launch: Launch, topk: int | None) -> Iterator[Finding]:
         yield finding("serve-sampling", f"--{given}", message)
 
 
+def _backends(launch: Launch) -> dict[str, str]:
+    """The backend flags; ``serving_hook.py`` ``_handle_deprecated_args`` renames an old value."""
+    given = {
+        flag: launch.flags[flag]
+        for flag in (_BASE, _PREFILL, _DECODE, _DRAFT)
+        if flag in launch.flags
+    }
+    return {
+        flag: ("trtllm_mla" if flag == _PREFILL else "cutedsl_mla")
+        if value == _OLD_BACKEND
+        else value
+        for flag, value in given.items()
+    }
+
+
 def _judge_attention(launch: Launch, topk: int | None) -> Iterator[Finding]:
     """`speculative_hook.py`; pages and default by ``overrides.py`` and ``model_override_base.py``."""
-    flags = launch.flags
     if topk in (None, 1):
         return
+    flags = _backends(launch)
     base = flags.get(_BASE)
     prefill, decode = flags.get(_PREFILL, base), flags.get(_DECODE, base)
     if "trtllm_mha" in (prefill, decode):
@@ -276,12 +315,12 @@ def _judge_attention(launch: Launch, topk: int | None) -> Iterator[Finding]:
         return
     if _PREFILL in flags and flags[_PREFILL] == flags.get(_DECODE):
         base = flags[_PREFILL]
-    whose = f"{paged} makes pages" if paged else f"pages of {flags['page-size']}"
-    if base is None:
+    whose = f"{paged} makes pages" if paged else f"pages of {launch.number('page-size')}"
+    if base is None and not launch.takes_a_file:
         message = (
             f"{whose}; the default backend on NVIDIA can do trees over them, AMD's aiter cannot."
         )
         yield finding("serve-pages-chosen", "--page-size", message)
-    elif base not in _TREES_OVER_PAGES:
+    elif base is not None and base not in _TREES_OVER_PAGES:
         message = f"{whose}, and trees over pages need flashinfer, fa3 or triton, not {base}."
         yield finding("serve-pages", f"--{_BASE}" if paged else "--page-size", message)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from eagle3_interop.convert.launch import Launch
-from eagle3_interop.schemas.context import context_of, rope_kind, rope_of
+from eagle3_interop.schemas.context import STRETCHED, context_of, rope_kind, rope_of
 from eagle3_interop.schemas.findings import Finding, finding
 from eagle3_interop.schemas.keys import FLAT_READ, architecture
 from eagle3_interop.schemas.sglang import PLUGIN
@@ -19,8 +19,13 @@ _LONGER = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 _DTYPES = {"half": "float16", "float": "float32"}
 _ALWAYS_BFLOAT16 = frozenset(["MistralLarge3ForCausalLM", "PixtralForConditionalGeneration"])
 
+_UNITS = {
+    **{unit: 1000**n for n, unit in enumerate("kMGT", 1)},
+    **{f"{unit}i": 1024**n for n, unit in enumerate("KMGT", 1)},
+}
+"""``utils/common.py`` ``human_readable_int``."""
+
 _ROPE = ("rope_scaling", "rope_parameters")
-_LENGTHENED = ("dynamic", "longrope")
 _WINDOWS = frozenset(["layer_types", "sliding_window", "use_sliding_window", "max_window_layers"])
 _TEXT_CONFIGS = frozenset(["text_config", "llm_config", "language_config", "thinker_config"])
 _DECIDING = (FLAT_READ | _TEXT_CONFIGS | {"quantization_config"}) - {
@@ -76,7 +81,7 @@ def _judge_overrides(launch: Launch) -> Iterator[Finding]:
         if (rope_of(after) != rope_of(config) if key in _ROPE else config.get(key) != value)
     }
     deciding = set(_DECIDING) - (set() if needs_plugin(config) else _WINDOWS)
-    if rope_kind(config) in _LENGTHENED:
+    if rope_kind(config) in STRETCHED:
         deciding.add("max_position_embeddings")
     where = "--json-model-override-args"
     if wrong := sorted(changed & deciding):
@@ -90,7 +95,9 @@ def _judge_overrides(launch: Launch) -> Iterator[Finding]:
 def _judge_context(launch: Launch) -> Iterator[Finding]:
     """`configs/model_config.py` `_derive_context_length`; ``speculative/eagle_worker_v2.py`` hands it on."""
     overrides, where = _overrides(launch), "--context-length"
-    asked, allowed = launch.number("context-length"), launch.switched_on(_LONGER)
+    asked, allowed = launch.number("context-length", units=_UNITS), launch.switched_on(_LONGER)
+    if asked is None and launch.takes_a_file:
+        return
     reach = None if launch.target is None else context_of(_overridden(launch.target, overrides))
     if asked is not None and reach is not None and asked > reach and not allowed:
         message = f"{asked} positions, and the target reaches {reach}: SGLang does not start."
@@ -144,7 +151,7 @@ def dtype_flag(config: Mapping[str, Any], target: Mapping[str, Any] | None) -> l
 
 def _judge_dtype(launch: Launch) -> Iterator[Finding]:
     """`models/llama_eagle3.py` feeds the target's hidden states to fc, a plain Linear, as they come."""
-    if launch.flags.get("dtype", "auto") != "auto":
+    if launch.flags.get("dtype", "auto") != "auto" or launch.takes_a_file:
         return
     overrides = _overrides(launch)
     target = None if launch.target is None else _overridden(launch.target, overrides)
@@ -157,7 +164,7 @@ def _judge_quantisation(launch: Launch) -> Iterator[Finding]:
     """`serving_hook.py` `_handle_missing_default_values`: the flag is inherited, the config's key is not."""
     quantised = launch.flags.get("quantization", "unquant") != "unquant"
     own = launch.config.get("quantization_config")
-    if quantised and not own and "speculative-draft-model-quantization" not in launch.flags:
+    if quantised and not own and launch.absent("speculative-draft-model-quantization"):
         message = "the draft inherits the target's --quantization."
         yield finding("serve-quantisation", "--speculative-draft-model-quantization", message)
 

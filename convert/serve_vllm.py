@@ -4,23 +4,32 @@ Source of the facts: vLLM 0.32.0, each rule's file beside it.
 """
 
 import json
-import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from eagle3_interop.convert.folders import pinned
-from eagle3_interop.convert.launch import Launch
-from eagle3_interop.schemas.context import context_of
+from eagle3_interop.convert.launch import Launch, size
+from eagle3_interop.schemas.context import vllm_context_of
 from eagle3_interop.schemas.findings import Finding, finding
-from eagle3_interop.schemas.keys import IDS, layer_config
+from eagle3_interop.schemas.keys import IDS, layer_config, nested_keys
 
 _WHERE = "--speculative-config"
-_DOTTED = "speculative-config."
+_SHORT = {
+    "spec-method": "method",
+    "spec-model": "model",
+    "spec-tokens": "num_speculative_tokens",
+}
+_OTHER_FOLDERS = ("hf-config-path", "served-model-name", "spec-model", "tokenizer")
+"""Flags whose value may be the draft's folder, which it then does not serve."""
 _NO_COMPILATION = ("0", "none")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)")
-_SIZES = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}
+_UNITS = {
+    **{unit: 1000**n for n, unit in enumerate("kmgt", 1)},
+    **{unit: 1024**n for n, unit in enumerate("KMGT", 1)},
+}
+"""``utils/argparse_utils.py`` ``human_readable_int``."""
 
 
 def vllm_command(checkpoint: str, target: str, num_draft_tokens: int) -> str:
@@ -42,34 +51,66 @@ def vllm_command(checkpoint: str, target: str, num_draft_tokens: int) -> str:
 
 def judge_vllm(launch: Launch) -> Iterator[Finding]:
     """What would go wrong with this command."""
-    settings = _settings(launch)
+    table = _table(launch, "speculative-config", "sc")
+    short = {
+        key: _value(launch.flags[flag]) for flag, key in _SHORT.items() if flag in launch.flags
+    }
+    settings = {**table, **short}
     itself = _serves_itself(launch)
-    if not settings and not itself:
+    if not settings and not itself and not launch.takes_a_file:
         yield finding("serve-no-draft", _WHERE, "absent: nothing is drafted.")
         return
+    yield from _judge_twice(launch, _SHORT.values() if itself else table)
     if not itself:
         yield from _judge_settings(launch, settings)
     if settings.get("parallel_drafting"):
         message = "this draft was not trained to draft in parallel; vLLM wants its mask_hidden."
         yield finding("serve-method", f"{_WHERE}: parallel_drafting", message)
     theirs = (launch.target or {}).get("quantization_config")
-    if (theirs or "quantization" in launch.flags) and not launch.config.get("quantization_config"):
+    if (theirs or launch.last("quantization", "q")) and not launch.config.get(
+        "quantization_config"
+    ):
         message = "vLLM takes the draft's own config for it, so that this draft stays unquantised."
         yield finding("serve-quantised-target", "--quantization", message)
     yield from _judge_eager(launch)
     yield from _judge_context(launch, settings)
 
 
-def _settings(launch: Launch) -> dict[str, Any]:
-    name = "speculative-config" if "speculative-config" in launch.flags else "sc"
-    settings = launch.table(name)
-    if settings is not None:
-        return settings
-    return {
-        name.removeprefix(_DOTTED).replace("-", "_"): value
-        for name, value in launch.flags.items()
-        if name.startswith(_DOTTED)
-    }
+def _table(launch: Launch, *names: str) -> dict[str, Any]:
+    """A JSON flag, also one given key by key.
+
+    ``utils/argparse_utils.py`` ``parse_args``: the keys under one name make one object, which replaces the
+    JSON, and that of a name that comes later.
+    """
+    apart: dict[str, dict[str, Any]] = {}
+    for flag, value in launch.given:
+        name, dot, key = flag.partition(".")
+        if dot and name in names:
+            apart.setdefault(name, {})[key] = _value(value)
+    if apart:
+        table = list(apart.values())[-1]
+    elif launch.last(*names) in (None, "", "None"):
+        table = {}
+    else:
+        table = launch.table(*names) or {}
+    return {key.replace("-", "_"): value for key, value in table.items()}
+
+
+def _value(raw: str) -> Any:  # noqa: ANN401
+    """JSON, else a number with a unit, else text."""
+    try:
+        return json.loads(raw)
+    except json.JSONDecodeError:
+        number = size(raw, _UNITS)
+        return raw if number is None else number
+
+
+def _judge_twice(launch: Launch, taken: Collection[str]) -> Iterator[Finding]:
+    """``engine/arg_utils.py`` ``create_speculative_config``; a folder that serves itself has named all."""
+    for flag, key in _SHORT.items():
+        if flag in launch.flags and key in taken:
+            message = f"{key} is also in --speculative-config, or in the folder that is served."
+            yield finding("serve-given-twice", f"--{flag}", message)
 
 
 def _serves_itself(launch: Launch) -> bool:
@@ -77,37 +118,51 @@ def _serves_itself(launch: Launch) -> bool:
 
     ``transformers_utils/config.py`` ``maybe_override_with_speculators``: no other folder is looked at.
     """
-    served = _served(launch)
-    if served is None or not launch.config.get("speculators_config"):
+    if not launch.config.get("speculators_config"):
         return False
-    return served == launch.checkpoint or (
-        Path(served).expanduser().resolve() == Path(launch.checkpoint).expanduser().resolve()
+    draft = pinned(launch.checkpoint)[0]
+    return any(
+        word == draft or Path(word).expanduser().resolve() == Path(draft).expanduser().resolve()
+        for word in _served(launch)
     )
 
 
-def _served(launch: Launch) -> str | None:
-    """The model after ``serve``, or of ``--model``."""
+def _served(launch: Launch) -> list[str]:
+    """Words that may be the model: ``--model``'s, else the first after ``serve``, else any behind a flag."""
     words = launch.words
-    after = words.index("serve") + 1 if "serve" in words else len(words)
-    if after < len(words) and not words[after].startswith("-"):
-        return words[after]
-    return launch.flags.get("model")
+    if "model" in launch.flags:
+        return [launch.flags["model"]]
+    after = words[words.index("serve") :] if "serve" in words else []
+    if len(after) > 1 and not after[1].startswith("-"):
+        return after[1:2]
+    return [
+        word
+        for before, word in pairwise(after)
+        if not word.startswith("-") and not _names_another(before)
+    ]
+
+
+def _names_another(word: str) -> bool:
+    name = word.lstrip("-").replace("_", "-")
+    return word.startswith("-") and (name in _OTHER_FOLDERS or name.endswith(".model"))
 
 
 def _judge_settings(launch: Launch, settings: dict[str, Any]) -> Iterator[Finding]:
     """``config/speculative.py`` ``__post_init__``."""
-    model = str(settings.get("model", launch.checkpoint))
-    method = settings.get("method")
-    guess = (
-        "eagle" if "eagle-" in model.lower() else "eagle3" if "eagle3" in model.lower() else None
-    )
-    if method is None and guess != "eagle3":
+    complete = not launch.takes_a_file
+    model, method = settings.get("model"), settings.get("method")
+    name = str(model).lower()
+    guess = "eagle" if "eagle-" in name else "eagle3" if "eagle3" in name else None
+    if model is None and complete:
+        message = "absent, which only methods without a draft model do without."
+        yield finding("serve-no-draft", f"{_WHERE}: model", message)
+    if method is None and guess != "eagle3" and model is not None and complete:
         message = f"no method, and from the name {model!r} vLLM takes {guess or 'a draft model'}."
         yield finding("serve-method", f"{_WHERE}: method", message)
     elif method is not None and method != "eagle3":
         message = f"{method!r} is not how this draft drafts."
         yield finding("serve-method", f"{_WHERE}: method", message)
-    if "num_speculative_tokens" not in settings:
+    if settings.get("num_speculative_tokens") is None and complete:
         message = "absent: vLLM asks a draft's config for it only where it serves that very folder."
         yield finding("serve-counts", f"{_WHERE}: num_speculative_tokens", message)
 
@@ -118,7 +173,7 @@ def _judge_eager(launch: Launch) -> Iterator[Finding]:
     Layer 0's input is kept without a copy; layer 0 goes on with it as ``residual``, which vLLM's own
     ``fused_add_rms_norm`` writes to. Compiled, ``platforms/cuda.py`` prefers the native one.
     """
-    if 0 not in (launch.config.get(IDS) or []) or not _is_eager(launch):
+    if 0 not in _ids(launch) or not _is_eager(launch):
         return
     message = (
         "by its code (read, not run on a GPU) vLLM without compilation writes the later stream over the "
@@ -127,16 +182,29 @@ def _judge_eager(launch: Launch) -> Iterator[Finding]:
     yield finding("serve-eager-embedding-tap", "--enforce-eager", message)
 
 
+def _ids(launch: Launch) -> list[int]:
+    """Top-level ids, else the nested ones that this runner reads."""
+    nested = IDS if _runs_v1(launch) else "layer_ids"
+    return launch.config.get(IDS) or nested_keys(launch.config).get(nested) or []
+
+
+def _runs_v1(launch: Launch) -> bool:
+    return launch.switched_off("VLLM_USE_V2_MODEL_RUNNER")
+
+
 def _is_eager(launch: Launch) -> bool:
     """``config/vllm.py``: what makes the compilation mode NONE."""
-    flags = launch.flags
-    named = next((n for n in ("compilation-config", "cc") if flags.get(n, "")[:1] == "{"), None)
-    table = launch.table(named) or {} if named else {}
-    mode = table.get("mode", launch.first("cc.mode", "compilation-config.mode"))
+    names = [name for name, _ in launch.given]
+    switches = [name for name in names if name in ("enforce-eager", "no-enforce-eager")]
+    levels = [
+        value if name in ("optimization-level", "O") else name[1:]
+        for name, value in launch.given
+        if name == "optimization-level" or name.startswith("O")
+    ]
+    mode = _table(launch, "compilation-config", "cc").get("mode")
     return (
-        "enforce-eager" in flags
-        or "O0" in flags
-        or launch.first("optimization-level", "O") == "0"
+        switches[-1:] == ["enforce-eager"]
+        or levels[-1:] == ["0"]
         or (mode is not None and str(mode).lower() in _NO_COMPILATION)
         or launch.switched_on("TORCH_COMPILE_DISABLE")
     )
@@ -144,18 +212,22 @@ def _is_eager(launch: Launch) -> bool:
 
 def _judge_context(launch: Launch, settings: dict[str, Any]) -> Iterator[Finding]:
     """``v1/worker/gpu_model_runner.py`` ``_input_fits_in_drafter``; the V2 runner, the default, goes on."""
-    if not launch.switched_off("VLLM_USE_V2_MODEL_RUNNER"):
+    if not _runs_v1(launch):
         return
-    asked = _size(launch.flags.get("max-model-len"))
-    if asked is None and launch.target is not None:
-        asked = context_of(launch.target)
-    own = settings.get("max_model_len") or context_of(layer_config(launch.config))
+    asked = size(launch.flags.get("max-model-len", ""), _UNITS)
+    if asked in (None, -1):
+        asked = None
+        if launch.target is not None and not launch.takes_a_file:
+            asked = vllm_context_of(launch.target)
+    own = settings.get("max_model_len") or _declared(launch)
     if asked is not None and isinstance(own, int) and asked > own:
         message = f"{asked} positions, and the draft declares {own}: beyond them the V1 runner drafts nothing."
         yield finding("serve-context-stops", "--max-model-len", message)
 
 
-def _size(value: str | None) -> int | None:
-    """``utils/argparse_utils.py`` ``human_readable_int``; None for what leaves it to vLLM."""
-    match = _SIZE.fullmatch(value or "")
-    return int(float(match[1]) * _SIZES[match[2]]) if match else None
+def _declared(launch: Launch) -> int | None:
+    """The draft's own positions; ``configs/speculators/base.py`` has no class with a default."""
+    layers = layer_config(launch.config)
+    if "speculators_config" in launch.config:
+        layers = {key: value for key, value in layers.items() if key != "model_type"}
+    return vllm_context_of(layers)

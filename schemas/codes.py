@@ -576,6 +576,21 @@ CODES: dict[str, Code] = {
         "--speculative-algorithm EAGLE3",
     ),
     "serve-no-draft": Code("error", "The command names no draft.", "Name the draft."),
+    "serve-config-file": Code(
+        "warning",
+        "The command names a file of more flags, which --check does not read.",
+        "Give the flags themselves.",
+    ),
+    "serve-underscores": Code(
+        "error",
+        "SGLang's flags have dashes; it takes no underscores for them, as vLLM does.",
+        "Write --speculative-num-steps, not --speculative_num_steps.",
+    ),
+    "serve-given-twice": Code(
+        "error",
+        "vLLM takes a speculative setting from one place only, and does not start.",
+        "Leave the --spec-* flag out.",
+    ),
     "serve-steps-win": Code(
         "error",
         "With top-k 1 the number of steps decides; the number of draft tokens that was asked is overridden.",

@@ -79,6 +79,29 @@ def test_adaptive_counts_are_judged_by_the_adaptive_rules(counts, expected):
 
 
 @pytest.mark.parametrize(
+    ("groups", "adapts"),
+    [
+        ("--attn-dp-size 2", False),
+        ("--attention-data-parallel-size=2", False),
+        ("--enable-dp-attention --dp-size 2", False),
+        ("--enable-dp-attention --data-parallel-size 2", False),
+        ("--enable-dp-attention", True),
+        ("--dp-size 2", True),
+    ],
+)
+def test_groups_of_attention_keep_sglang_from_adapting(groups, adapts):
+    arguments = f"{BARE} --speculative-adaptive --speculative-num-steps 5 {groups}"
+    assert codes(arguments) == ([] if adapts else ["serve-counts"])
+
+
+def test_the_last_of_a_flag_and_its_aliases_counts():
+    assert codes(f"{GOOD} --speculative-algo EAGLE") == ["serve-algorithm"]
+    assert codes(f"--speculative-algo EAGLE {GOOD}") == []
+    assert codes(f"{GOOD} --speculative-draft-model org/mistral-eagle3") == ["serve-mistral-name"]
+    assert codes(f"{GOOD} --speculative-num-steps 2") == ["serve-steps-win"]
+
+
+@pytest.mark.parametrize(
     "flag", ["--speculative-use-rejection-sampling", "--speculative-use-block-verification"]
 )
 def test_rejection_sampling_wants_a_chain_and_the_whole_vocabulary(flag):
@@ -110,6 +133,8 @@ def test_the_tree_that_sglang_chooses_for_a_llama_target_is_no_chain():
         ("--attention-backend flashmla", ["serve-pages"]),  # makes pages of 64
         ("--attention-backend trtllm_mla", ["serve-pages"]),
         ("--attention-backend cutedsl_mla --page-size 1", ["serve-pages"]),
+        ("--attention-backend tokenspeed_mla", ["serve-pages"]),  # its old name
+        ("--prefill-attention-backend tokenspeed_mla", []),
         ("--attention-backend fa3 --decode-attention-backend flashmla", []),
         (
             "--prefill-attention-backend flashmla --decode-attention-backend flashmla",
@@ -136,6 +161,14 @@ def test_a_context_beyond_the_targets_own_is_an_error():
     target = {"max_position_embeddings": 4096}
     assert codes(GOOD + " --context-length 4097", config=wide, target=target) == ["serve-context"]
     assert codes(GOOD + " --context-length 4096", config=wide, target=target) == []
+
+
+@pytest.mark.parametrize(("length", "positions"), [("2k", 2000), ("2Ki", 2048), ("2.1k", 2100)])
+def test_a_context_may_be_given_with_a_unit(length, positions):
+    fits = {**STOCK, "max_position_embeddings": positions}
+    short = {**STOCK, "max_position_embeddings": positions - 1}
+    assert codes(f"{GOOD} --context-length {length}", config=fits) == []
+    assert codes(f"{GOOD} --context-length {length}", config=short) == ["serve-context"]
 
 
 def test_the_factor_of_a_linear_rope_counts_for_target_and_draft():

@@ -44,9 +44,20 @@ def test_vllm_needs_a_number_of_draft_tokens_for_a_flat_folder():
 
 
 SPECULATORS = drafts.SPECULATORS_CONFIG
+LAYERS = SPECULATORS["transformer_layer_config"]
 
 
-@pytest.mark.parametrize("arguments", ["vllm serve d", "vllm serve --model d", "vllm serve ./d"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "vllm serve d",
+        "vllm serve --model d",
+        "vllm serve --port 8000 --model=d",
+        "vllm serve ./d",
+        "vllm serve --port 8000 d",
+        "vllm serve --enforce-eager d",
+    ],
+)
 def test_a_speculators_folder_that_is_served_tells_vllm_everything_itself(arguments):
     assert codes(arguments, SPECULATORS) == []
 
@@ -63,9 +74,75 @@ def test_another_draft_method_is_an_error():
     assert codes(f"--speculative-config '{settings}'") == ["serve-method"]
 
 
+def test_beside_a_speculators_folder_another_names_flag_serves_the_other():
+    arguments = "vllm serve --enforce-eager --spec-model d --tokenizer d target"
+    assert codes(f"{arguments} --spec-method eagle3 --spec-tokens 3", SPECULATORS) == []
+    assert codes("vllm serve target --tokenizer d", SPECULATORS) == ["serve-no-draft"]
+
+
+@pytest.mark.parametrize("flag", ["--spec-method eagle3", "--spec-model d", "--spec-tokens 3"])
+def test_a_setting_of_the_served_folder_is_not_to_be_given_by_a_short_flag(flag):
+    assert codes(f"vllm serve d {flag}", SPECULATORS) == ["serve-given-twice"]
+    longer = """vllm serve d --speculative-config '{"num_speculative_tokens": 3}'"""
+    assert codes(longer, SPECULATORS) == []
+
+
+def test_a_setting_is_not_to_be_given_by_two_flags():
+    line = serve.command(STOCK, "vllm", "d", "t", 4)
+    assert codes(f"{line} --spec-tokens 3") == ["serve-given-twice"]
+
+
+def test_settings_may_be_given_by_short_flags():
+    assert codes("vllm serve t --spec-method eagle3 --spec-model d --spec-tokens 3") == []
+    assert codes("vllm serve t --spec_method=eagle --spec-model=d --spec-tokens=3") == [
+        "serve-method"
+    ]
+
+
+def test_settings_without_a_model_name_no_draft():
+    assert codes("vllm serve t --spec-method eagle3 --spec-tokens 3") == ["serve-no-draft"]
+
+
+@pytest.mark.parametrize("name", ["-sc", "--speculative-config", "--speculative_config"])
+def test_settings_one_by_one_are_read_as_json(name):
+    line = f"vllm serve t {name}.method eagle3 {name}.model=d {name}.num-speculative-tokens 4"
+    assert codes(f"{line} {name}.parallel_drafting false") == []
+    assert codes(f"{line} {name}.parallel_drafting true") == ["serve-method"]
+    old = f"VLLM_USE_V2_MODEL_RUNNER=0 {line} --max-model-len 2000"
+    assert codes(f"{old} {name}.max_model_len 1k") == ["serve-context-stops"]
+
+
+def test_settings_one_by_one_replace_those_in_json():
+    line = serve.command(STOCK, "vllm", "d", "t", 4)
+    assert codes(f"{line} --speculative-config.model d") == ["serve-method", "serve-counts"]
+
+
+def test_settings_under_a_name_that_comes_later_replace_the_earlier():
+    long, short = "--speculative-config.model d", "-sc.num_speculative_tokens 4"
+    assert codes(f"vllm serve t {long} {short}") == ["serve-no-draft"]
+    assert codes(f"vllm serve t {short} {long}") == ["serve-method", "serve-counts"]
+
+
+def test_settings_of_none_are_none():
+    assert codes("vllm serve t -sc None") == ["serve-no-draft"]
+
+
 def test_settings_may_be_given_one_by_one():
     arguments = "--speculative-config.method eagle3 --speculative-config.num_speculative_tokens 4"
     assert codes(f"vllm serve t --speculative-config.model d {arguments}") == []
+
+
+def test_a_speculators_draft_without_positions_has_the_targets():
+    bare = {k: v for k, v in LAYERS.items() if k != "max_position_embeddings"}
+    arguments = f"VLLM_USE_V2_MODEL_RUNNER=0 {serve.command(STOCK, 'vllm', 'd', 't', 4)}"
+    silent = {**SPECULATORS, "transformer_layer_config": bare}
+    assert codes(f"{arguments} --max-model-len 1M", silent) == []
+
+
+def test_quantisation_by_its_short_flag_leaves_the_draft_as_it_is_too():
+    assert codes(f"{serve.command(STOCK, 'vllm', 'd', 't', 4)} -q fp8") == [
+        "serve-quantised-target"
+    ]
 
 
 def test_a_quantised_target_leaves_vllms_draft_as_it_is():
@@ -94,7 +171,36 @@ def test_without_compilation_a_tap_on_the_embeddings_is_a_warning(eager):
     assert codes(f"{line} {eager}", drafts.VLLM_CONFIG) == []
 
 
-@pytest.mark.parametrize("compiled", ["", "-O2", """-cc '{"mode": 3}'""", "-cc.mode=3"])
+@pytest.mark.parametrize(
+    ("runner", "nested", "expected"),
+    [
+        ("", "layer_ids", ["serve-eager-embedding-tap"]),
+        ("", "eagle_aux_hidden_state_layer_ids", []),
+        ("VLLM_USE_V2_MODEL_RUNNER=0 ", "layer_ids", []),
+        (
+            "VLLM_USE_V2_MODEL_RUNNER=0 ",
+            "eagle_aux_hidden_state_layer_ids",
+            ["serve-eager-embedding-tap"],
+        ),
+    ],
+)
+def test_nested_ids_tap_the_embeddings_in_the_runner_that_reads_them(runner, nested, expected):
+    line = f"{runner}{serve.command(STOCK, 'vllm', 'd', 't', 4)} --enforce-eager"
+    silent = {k: v for k, v in drafts.VLLM_CONFIG.items() if "layer_ids" not in k}
+    assert codes(line, {**silent, "eagle_config": {nested: [0, 3, 5]}}) == expected
+
+
+@pytest.mark.parametrize(
+    "compiled",
+    [
+        "-O0 -O3",
+        "--enforce-eager --no-enforce-eager",
+        "",
+        "-O2",
+        """-cc '{"mode": 3}'""",
+        "-cc.mode=3",
+    ],
+)
 def test_compiled_a_tap_on_the_embeddings_is_safe(compiled):
     line = serve.command(STOCK, "vllm", "d", "t", 4)
     tapped = {**drafts.VLLM_CONFIG, "eagle_aux_hidden_state_layer_ids": [0, 3, 5]}
@@ -108,4 +214,5 @@ def test_the_v1_runner_stops_drafting_where_the_drafts_positions_end():
     assert codes(old, target=target) == ["serve-context-stops"]
     assert codes(f"{old} --max-model-len 4k") == ["serve-context-stops"]
     assert codes(f"{old} --max-model-len 2K", target=target) == []
+    assert codes(f"{old} --max-model-len auto", target=target) == ["serve-context-stops"]
     assert codes(line, target=target) == []  # the V2 runner, which is the default
