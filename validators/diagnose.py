@@ -30,10 +30,13 @@ from eagle3_interop.validators.texts import (
 )
 from eagle3_interop.validators.validate import Watch, load_target, unwatched
 from eagle3_interop.validators.verdict import NO_MATCH, Diagnosis, diagnose, heat_map
-from eagle3_interop.validators.wiring import Subject
+from eagle3_interop.validators.wiring import Subject, distance
 
 NEW_TOKENS = 64
 """Tokens that the target writes after each prompt."""
+
+NAMED = 8
+"""Equivalent wirings that are named one by one, the nearest to the best first."""
 
 
 @dataclass(frozen=True)
@@ -203,9 +206,14 @@ def _said(diagnosis: Diagnosis) -> list[Finding]:
         said.append(finding("wiring-differs", "config.json", changed(diagnosis)))
     if diagnosis.verdict == "no-match":
         said.append(finding("wiring-none", "weights", answer(diagnosis)))
-    for one in diagnosis.equivalent:
+    best = diagnosis.best.wiring
+    nearest = sorted(diagnosis.equivalent, key=lambda one: distance(one.wiring, best))
+    for one in nearest[:NAMED]:
         changes = one.wiring.changes(diagnosis.best.wiring)
         message = f"{'; '.join(changes)}: {one.score:.3f} against {diagnosis.best.score:.3f}."
+        said.append(finding("wiring-equivalent", "wiring", message))
+    if more := len(nearest[NAMED:]):
+        message = f"and {more} more, most of them several of these at once: all are in the JSON."
         said.append(finding("wiring-equivalent", "wiring", message))
     if not diagnosis.finished:
         said.append(finding("search-cut-short", "--budget", f"{diagnosis.tried} wirings tried."))

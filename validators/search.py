@@ -36,6 +36,10 @@ NEARLY, SIMPLEST = 0.05, 8
 EQUAL = 0.01
 """Nats, over all depths, below which a difference is none."""
 
+ALIKE, IDLE, TOGETHER = 0.02, 12, 48
+"""Nats, over all depths, that a change may cost to hardly matter; how many of such changes are also made at
+once, two and three of them; and how many of those wirings, the simplest, are scored."""
+
 Progress = Callable[[int], None]
 
 
@@ -159,6 +163,36 @@ class Search:
         """The best of the others if it is clearly better."""
         found = min(others, key=score, default=best)
         return found if score(found) < score(best) - TINY else best
+
+    def alike(self, best: Wiring) -> list[Wiring]:
+        """What may not be told from a wiring: changes that hardly matter, then several of them at once."""
+        limit = self.deep(best) + ALIKE
+        idle = [one for one in self._moves(best) if self.deep(one) <= limit]
+        some = sorted(idle, key=self.deep)[:IDLE]
+        groups = (group for size in (2, 3) for group in itertools.combinations(some, size))
+        merged = [one for one in (_merged(best, group) for group in groups) if one is not None]
+        merged.sort(key=self._cost)
+        several = list(dict.fromkeys(merged))[:TOGETHER]
+        return [*idle, *(one for one in several if self.deep(one) <= limit)]
+
+    def _moves(self, best: Wiring) -> Iterator[Wiring]:
+        """Each flag's other values; each block elsewhere, or reading otherwise, where the sieve sees little of it."""
+        yield from self._singles(best)
+        both = [one for one in self._singles(best) if one.flag("residual") != best.flag("residual")]
+        for one in both:  # a normed residual hides what the feedback is
+            yield from (
+                x for x in self._singles(one) if x.flag("feedback") != best.flag("feedback")
+            )
+        streams, limit = self.evaluator.streams, self.sieve(best) + ALIKE
+        for block, (own, read) in enumerate(zip(best.taps, best.reads, strict=True)):
+            places = [(tap, read) for tap in self._readable(range(streams.depth + 1), read)]
+            places += [(own, other) for other in streams.reads(own)]
+            for place in places:
+                moved = best.with_block(block, *place)
+                near = streams.depth <= COARSE or abs(place[0] - own) <= 1
+                score = self.sieve(moved) if near else self.evaluator.sieved(moved)
+                if moved != best and score is not None and score <= limit:
+                    yield moved
 
     # Scores, watched by the clock.
 
@@ -312,10 +346,25 @@ class Search:
             yield from (base.with_flag(name, v) for v in values if v != base.flag(name))
 
     def _pairs(self, base: Wiring, singles: list[Wiring]) -> Iterator[Wiring]:
-        for one, other in itertools.combinations(singles, 2):
-            merged = one
-            for name, value in other.flags:
-                if value != base.flag(name):
-                    merged = merged.with_flag(name, value)
-            if merged not in (one, other):
-                yield merged
+        merged = (_merged(base, pair) for pair in itertools.combinations(singles, 2))
+        yield from (one for one in merged if one is not None)
+
+
+def _merged(base: Wiring, changed: Iterable[Wiring]) -> Wiring | None:
+    """The changes of several wirings at once; None where two of them change the same thing."""
+    merged = base
+    for one in changed:
+        for name, value in one.flags:
+            if value == base.flag(name):
+                continue
+            if merged.flag(name) != base.flag(name):
+                return None
+            merged = merged.with_flag(name, value)
+        for block, place in enumerate(zip(one.taps, one.reads, strict=True)):
+            before = (base.taps[block], base.reads[block])
+            if place == before:
+                continue
+            if (merged.taps[block], merged.reads[block]) != before:
+                return None
+            merged = merged.with_block(block, *place)
+    return merged

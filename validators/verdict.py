@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from eagle3_interop.validators.scoring import Evaluator, Result
-from eagle3_interop.validators.search import COARSE, EQUAL, Progress, Search
+from eagle3_interop.validators.search import COARSE, EQUAL, OutOfTime, Progress, Search
 from eagle3_interop.validators.wiring import STREAM, Wiring, cost
 
 Verdict = Literal["configured-is-best", "better-wiring", "no-match"]
@@ -16,6 +16,9 @@ NO_MATCH = 1.1
 
 SHOWN = 16
 """Wirings that are scored on all texts, beside the configured one."""
+
+ROUNDS = 3
+"""Times that the best is chosen: with each, what may be equal to it is compared as well."""
 
 RESERVE = 0.2
 """Share of a budget that is kept for scoring the best on all texts."""
@@ -104,11 +107,16 @@ def diagnose(
     deadline = None if budget is None else began + budget * (1 - RESERVE)
     search = Search(evaluator, configured, deadline, progress)
     ranked = search.run()
-    results = _results(evaluator, [configured, *ranked[: SHOWN + 1]], end)
-    results.sort(key=lambda one: one.score)
-    mine = next(one for one in results if one.wiring == configured)
+    wirings = [configured, *ranked[: SHOWN + 1]]
     usual = evaluator.subject.usual
-    best, equivalent = _choose(results, mine, known, usual, seed)
+    for _ in range(ROUNDS):
+        results = sorted(_results(evaluator, wirings, end), key=lambda one: one.score)
+        mine = next(one for one in results if one.wiring == configured)
+        best, equivalent = _choose(results, mine, known, usual, seed)
+        more = [] if best.accept_length <= NO_MATCH else _alike(search, best.wiring)
+        if set(more) <= set(wirings):
+            break
+        wirings += more
     constant = evaluator.constant_score()
     return Diagnosis(
         _verdict(best, mine, known, constant),
@@ -121,6 +129,15 @@ def diagnose(
         time.monotonic() - began,
         search.finished,
     )
+
+
+def _alike(search: Search, best: Wiring) -> list[Wiring]:
+    """What may not be told from the best, as far as there is time to look."""
+    try:
+        return search.alike(best)
+    except OutOfTime:
+        search.finished = False
+        return []
 
 
 def _results(evaluator: Evaluator, wirings: Sequence[Wiring], end: float | None) -> list[Result]:
@@ -142,16 +159,24 @@ def _choose(
 ) -> tuple[Result, list[Result]]:
     """The best wiring, and those that cannot be told from it.
 
-    Of equals the configured one is best, else the one with the fewest changes and oddities.
+    Of equals the configured one is best, else the one with the fewest changes and oddities, and of those the
+    one with the fewest oddities.
     """
     lowest = results[0]
     equals = [one for one in results if indistinguishable(one, lowest, seed)]
     if known and configured in equals:
         best = configured
     else:
-        best = min(equals, key=lambda one: (cost(one.wiring, configured.wiring, usual), one.score))
+        best = min(equals, key=lambda one: _asks(one.wiring, configured.wiring, usual, one.score))
     others = [one for one in results if one is not best and indistinguishable(one, best, seed)]
     return best, others
+
+
+def _asks(
+    wiring: Wiring, configured: Wiring, usual: Mapping[str, str], score: float
+) -> tuple[int, int, float]:
+    """How much a wiring asks to be believed, and of that by what is odd in itself."""
+    return cost(wiring, configured, usual), cost(wiring, wiring, usual), score
 
 
 def indistinguishable(one: Result, other: Result, seed: int = 0) -> bool:

@@ -1,6 +1,7 @@
 """The search alone, on made-up scores: any number of blocks, deep targets, the clock, the conventions."""
 
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -142,6 +143,43 @@ def test_of_equals_the_simplest():
     found = Search(Blind(truth, 6), wiring([3, 1, 5])).run()
     assert found[0] == truth
     assert truth.with_flag("order", "hidden-embedding") in found[1:8]
+
+
+class Dull(Planted):
+    """Blocks 0 and 2 hear little of where they stand, and residual and feedback matter only apart."""
+
+    def sieve(self, one):
+        near = {0: (0, 1, 2), 2: (5, 6)}
+        moved = [
+            self.truth.taps[i] if tap in near.get(i, ()) else tap for i, tap in enumerate(one.taps)
+        ]
+        dull = sum(a != b for a, b in zip(moved, one.taps, strict=True))
+        self.sieves[one] = super().sieve(replace(one, taps=tuple(moved))) + 1e-3 * dull
+        return self.sieves[one]
+
+    def deep(self, one):
+        both = [one.flag(name) != self.truth.flag(name) for name in ("residual", "feedback")]
+        odd = both[0] != both[1]
+        plain = one.with_flag("residual", "raw").with_flag("feedback", "pre-norm")
+        self.deeps[one] = 4 * self.sieve(plain) + odd + 1e-3 * sum(both)
+        return self.deeps[one]
+
+
+def test_alike_are_changes_that_hardly_matter_alone_and_together():
+    truth = wiring([1, 3, 5])
+    search = Search(Dull(truth, 6), wiring([1, 3, 5]))
+    alike = search.alike(wiring([2, 3, 6]))
+    assert wiring([1, 3, 6]) in alike
+    assert wiring([2, 3, 5]) in alike
+    assert truth in alike
+    assert wiring([2, 4, 6]) not in alike
+
+
+def test_residual_and_feedback_are_also_changed_together():
+    search = Search(Dull(wiring([1, 3, 5]), 6), wiring([1, 3, 5]))
+    other = wiring([1, 3, 5], residual="normed", feedback="post-norm")
+    assert other in search.alike(wiring([1, 3, 5]))
+    assert wiring([1, 3, 5], residual="normed") not in search.alike(wiring([1, 3, 5]))
 
 
 def test_progress_counts_wirings_once():
