@@ -1,7 +1,6 @@
 """Conversion as a library: load, fit, plan, write, compare. The commands are thin shells over this."""
 
 import json
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -15,19 +14,16 @@ from eagle3_interop.convert.inspection import differences, shown
 from eagle3_interop.convert.overrides import apply
 from eagle3_interop.convert.plan import Plan, Taken
 from eagle3_interop.convert.planning import Choices, Fitted, Loaded, fit, read_back
+from eagle3_interop.convert.recognition import layout_of, recall_tokens, refuse_model
 from eagle3_interop.convert.shards import DEFAULT_SHARD_BYTES, index, weight_files
-from eagle3_interop.convert.stream import PROVENANCE
 from eagle3_interop.convert.target import TargetCheckpoint, open_target
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Finding, Refused, errors, finding
-from eagle3_interop.schemas.keys import IDS, nested_keys
 from eagle3_interop.schemas.layout import Reading, TargetFacts
 from eagle3_interop.schemas.reading import check, check_target, with_target
-from eagle3_interop.schemas.registry import LAYOUTS, SOURCES, recognise
+from eagle3_interop.schemas.registry import LAYOUTS, SOURCES
 
 _CODE = (".py", ".so", ".sh", ".js")
-_SIGNS = re.compile(r"(^|\.)fc\.weight$|hidden_norm|midlayer\.")
-"""Parts of tensor names, of which every EAGLE-3 draft has one."""
 
 
 @dataclass(frozen=True)
@@ -113,15 +109,15 @@ def load(
     """
     options = options or Options()
     checkpoint = open_checkpoint(source, weights=weights)
-    _refuse_model(checkpoint)
-    layout, said = _layout(checkpoint, layout)
+    refuse_model(checkpoint)
+    layout, said = layout_of(checkpoint, layout)
     target = open_target(options.target, weights=weights) if options.target else None
     facts = _facts(target, options) if target else None
     reading = LAYOUTS[layout].read(checkpoint, facts)
     if facts is not None:
         reading = with_target(reading, facts)
     reading = apply(reading, options.taps, options.sets or {})
-    reading, shared = _share_head(_recall_tokens(checkpoint, reading), target)
+    reading, shared = _share_head(recall_tokens(checkpoint, reading), target)
     found = [*checkpoint.findings, *said, *_code_left(checkpoint), *reading.findings, *shared]
     if facts is not None:
         found += check_target(reading.draft, facts)
@@ -131,68 +127,6 @@ def load(
         raise Refused(reading.findings)
     loaded = Loaded(checkpoint, layout, reading, target, facts)
     return _compare_embeddings(loaded) if weights else loaded
-
-
-def _refuse_model(checkpoint: Checkpoint) -> None:
-    """A target taken for a draft would be told tensor by tensor what it lacks."""
-    if checkpoint.tensors and not any(_SIGNS.search(name) for name in checkpoint.tensors):
-        message = "no fc and no norm of a hidden state: this is a model, not a draft of one."
-        raise Refused([finding("not-a-draft", checkpoint.path, message)])
-
-
-def _layout(checkpoint: Checkpoint, wanted: str) -> tuple[str, list[Finding]]:
-    found = recognise(checkpoint.config)
-    if wanted == "auto":
-        if found is None:
-            message = "neither speculators' keys nor one of SGLang's or vLLM's classes or id keys."
-            raise Refused([finding("not-recognised", "config.json", message)])
-        layout, sign = _own_word(checkpoint) or found
-        said = [finding("recognised", "config.json", f"read in the {layout} layout: {sign}.")]
-        if (
-            layout == "sglang"
-            and sign != PROVENANCE
-            and (ids := nested_keys(checkpoint.config).get(IDS))
-        ):
-            message = f"ids {ids} stand in eagle_config alone, and were taken to count outputs."
-            said.append(finding("read-as-sglang", f"config.json: eagle_config.{IDS}", message))
-        return layout, said
-    if LAYOUTS[wanted].recognise(checkpoint.config) is not None:
-        return wanted, []
-    if found is None:
-        # Nothing speaks for another layout, so the user's word counts.
-        return wanted, []
-    message = f"this is the {found[0]} layout ({found[1]}), not {wanted}."
-    fix = f"Use {found[0]}-to-... or auto-to-...."
-    raise Refused([finding("wrong-layout", "config.json", message, fix=fix)])
-
-
-def _own_word(checkpoint: Checkpoint) -> tuple[str, str] | None:
-    """The layout that this tool itself wrote the folder in, by the file that it leaves beside it."""
-    written = _provenance_of(checkpoint).get("output", {}).get("layout")
-    if written not in SOURCES or LAYOUTS[written].recognise(checkpoint.config) is None:
-        return None
-    return written, PROVENANCE
-
-
-def _recall_tokens(checkpoint: Checkpoint, reading: Reading) -> Reading:
-    """The number of draft tokens, for which flat configs have no key, from the file beside them."""
-    tokens = _provenance_of(checkpoint).get("draft", {}).get("speculative_tokens")
-    if reading.draft.speculative_tokens is not None or type(tokens) is not int or tokens < 1:
-        return reading
-    return replace(reading, draft=reading.draft.model_copy(update={"speculative_tokens": tokens}))
-
-
-def _provenance_of(checkpoint: Checkpoint) -> Mapping[str, Any]:
-    """What this tool left beside the folder, empty where there is nothing that it wrote."""
-    if PROVENANCE not in checkpoint.folder.sizes:
-        return {}
-    try:
-        raw = checkpoint.folder.read(PROVENANCE, 0, checkpoint.folder.sizes[PROVENANCE])
-        found = json.loads(raw)
-        parts = {key: found.get(key) for key in ("output", "draft")}
-    except (ValueError, AttributeError):
-        return {}
-    return {key: part for key, part in parts.items() if isinstance(part, dict)}
 
 
 def _code_left(checkpoint: Checkpoint) -> list[Finding]:

@@ -9,7 +9,7 @@ import numpy as np
 from eagle3_interop.convert.checkpoint import Checkpoint
 from eagle3_interop.convert.plan import Copy, Make, Rewrite, Stored
 from eagle3_interop.convert.target import TargetCheckpoint, kv_shape
-from eagle3_interop.schemas.context import rope_factor
+from eagle3_interop.schemas.context import STRETCHED, rope_factor
 from eagle3_interop.schemas.draft import Rope
 from eagle3_interop.schemas.findings import Refused, finding
 from eagle3_interop.schemas.hf import write_rope
@@ -18,8 +18,6 @@ from eagle3_interop.schemas.tensors import shapes
 
 _SAFE = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 _FLOATS = frozenset(_SAFE.values())
-_STRETCHED = ("dynamic", "longrope")
-"""Scalings that depend on the number of positions that a config declares."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +166,7 @@ class Fit:
         if wanted is None or reached >= wanted:
             return
         where = "max_position_embeddings"
-        if self.draft.rope.scaling in _STRETCHED:
+        if self.draft.rope.scaling in STRETCHED:
             self.say("position-kept", where, f"{declared}; the target's is {wanted}.")
             return
         self.say("position-raised", where, f"{declared} became the target's {wanted}.")
@@ -179,7 +177,7 @@ class Fit:
         rope, source, destination = self.draft.rope, self.loaded.layout, self.destination
         if source == destination:
             return
-        if rope.scaling in _STRETCHED:
+        if rope.scaling in STRETCHED:
             message = (
                 f"{rope.scaling}: speculators follows the length of each sequence, SGLang and vLLM fix "
                 "it at start, each from another number."

@@ -9,7 +9,7 @@ Sources: SGLang 0.5.23 ``srt/utils/hf_transformers/common.py`` ``get_context_len
 from collections.abc import Mapping
 from typing import Any
 
-from eagle3_interop.schemas.hf import _OLD_KINDS, CONFIGS
+from eagle3_interop.schemas.hf import CONFIGS, OLD_KINDS
 
 _KEYS = (
     "max_sequence_length",
@@ -52,7 +52,7 @@ def rope_kind(config: Mapping[str, Any]) -> str:
 
 def _kind(rope: Mapping[str, Any]) -> str:
     kind = str(rope.get("rope_type") or rope.get("type") or "default")
-    return _OLD_KINDS.get(kind, kind)
+    return OLD_KINDS.get(kind, kind)
 
 
 def rope_factor(config: Mapping[str, Any]) -> float:

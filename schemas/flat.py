@@ -74,7 +74,7 @@ def read_flat(source: Source, target: TargetFacts | None, dialect: FlatDialect) 
     powers = dialect.powers(keys)
     kind = CONFIGS.get(keys.model_type or "", DecoderConfig)
     parsed = parse(source.config, kind, CONFIG, reader.add)
-    _know_the_class(reader, source.config, keys.model_type)
+    _know_the_class(reader, source.config, keys.model_type, powers)
     extras = carry(source.config, dialect.engine, FLAT_READ, reader.add)
     width = parsed.hidden_size
     target_width = _target_width(reader, source.config, keys, width)
@@ -83,12 +83,13 @@ def read_flat(source: Source, target: TargetFacts | None, dialect: FlatDialect) 
     if fc is not None:
         ids, where, translate = dialect.ids(keys, target)
         taps = reader.taps(ids, where, translate, fc.blocks)
-        if not ids and fc.blocks == 3:
+        if not ids and fc.blocks == 3:  # an empty list SGLang takes for one, and its reader says so
             taps = dialect.default_taps(target)
             message = (
                 "no ids that this framework reads: the default triple (2, L // 2, L - 3) is fed."
             )
-            reader.say("default-taps", where, message)
+            if ids is None or dialect.engine == "vLLM":
+                reader.say("default-taps", where, message)
     count = reader.layers(parsed.num_hidden_layers)
     windows = _windows(reader, parsed, count, keys, powers)
     vocabulary, maps = _vocabulary(
@@ -111,11 +112,14 @@ def read_flat(source: Source, target: TargetFacts | None, dialect: FlatDialect) 
     return Reading(draft, reader.names, tuple(reader.unused), maps, tuple(reader.findings), extras)
 
 
-def _know_the_class(reader: Reader, config: Mapping[str, Any], model_type: str | None) -> None:
+def _know_the_class(
+    reader: Reader, config: Mapping[str, Any], model_type: str | None, powers: Powers
+) -> None:
     """An error for a model_type whose class would fill in what is absent, by numbers of its own."""
     if model_type is None or model_type in CONFIGS:
         return
-    absent = [key for key in _FILLED if key not in config]
+    read = [key for key in _FILLED if key != "tie_word_embeddings" or powers.tied_head]
+    absent = [key for key in read if key not in config]
     if not any(config.get(key) for key in ("rope_theta", "rope_scaling", "rope_parameters")):
         absent.append("rope_parameters")
     if config.get("sliding_window") is not None and config.get("layer_types") is None:

@@ -189,7 +189,7 @@ def parse(
     return parsed
 
 
-_OLD_KINDS = {"su": "longrope", "mrope": "default"}
+OLD_KINDS = {"su": "longrope", "mrope": "default"}
 _SPOKEN = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "mrope_section"}
 _OF_MROPE = {"mrope_interleaved"}
 _UNCARRIED = ("mrope_interleaved_glm", "rope_dim", "use_fope", "video_rope", "xdrope_section")
@@ -287,7 +287,7 @@ def _one_rope(
     chosen: Mapping[str, Any], parsed: DecoderConfig, where: str, say: Say, default_theta: float
 ) -> Rope:
     kind = str(chosen.get("rope_type") or chosen.get("type") or "default")
-    kind = _OLD_KINDS.get(kind, kind)
+    kind = OLD_KINDS.get(kind, kind)
     if kind not in ("default", *ROPE_NEEDS):
         message = f"rope type {kind!r} is not one that this tool can carry exactly."
         say(finding("unknown-rope", f"{where}: rope_type", message, settled_by="rope.scaling"))

@@ -1,7 +1,9 @@
 """Pages that are written from the code say what the code says."""
 
 import importlib.util
+import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,16 @@ def test_the_page_of_findings_is_the_registry():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert (ROOT / "docs" / "findings.md").read_text() == module.page(), "run: make docs"
+
+
+def test_the_page_of_conformance_is_what_the_engines_runs_found():
+    folder = ROOT / "tests" / "engines"
+    spec = importlib.util.spec_from_file_location("matrix", folder / "matrix.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["matrix"] = module
+    spec.loader.exec_module(module)
+    cells = json.loads((folder / "results.json").read_text())
+    assert (ROOT / "docs" / "conformance.md").read_text() == module.render(cells)
 
 
 @pytest.mark.parametrize(

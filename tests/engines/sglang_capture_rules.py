@@ -137,6 +137,7 @@ def loops(taps: list[int], depth: int) -> dict[str, Any]:
             if flagged or "layers_to_capture" in names:
                 name = f"{module.__name__.rpartition('.')[2]}.{kind.__name__}"
                 try:
+                    # MiniMax M3's loop holds the list and asks its layers' flags all the same.
                     by_flag = flagged and "layers_to_capture" not in names
                     found[name] = _loop(
                         forward, taps, depth, flagged=by_flag or "minimax_m3" in name
