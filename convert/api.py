@@ -110,10 +110,12 @@ def load(
     options = options or Options()
     checkpoint = open_checkpoint(source, weights=weights)
     refuse_model(checkpoint)
+    # A folder for all three must say the same to all three; by name, only that one is asked.
+    for_all = layout == "auto" and LAYOUTS["universal"].recognise(checkpoint.config)
     layout, said = layout_of(checkpoint, layout)
     target = open_target(options.target, weights=weights) if options.target else None
     facts = _facts(target, options) if target else None
-    reading = LAYOUTS[layout].read(checkpoint, facts)
+    reading = LAYOUTS["universal" if for_all else layout].read(checkpoint, facts)
     if facts is not None:
         reading = with_target(reading, facts)
     reading = apply(reading, options.taps, options.sets or {})

@@ -75,11 +75,10 @@ def require_same(loaded: Loaded, engine: str) -> None:
     Raises:
         Refused: the engine does not load it, or computes another network from it.
     """
+    if lost := errors(_uncaptured(loaded, engine)):
+        raise Refused(lost)
     facts = _as_is(loaded, engine)
-    meant = any(item["code"] in _OTHERWISE.get(engine, ()) for item in facts["findings"])
     if facts["as_is"] == "same":
-        return
-    if engine == loaded.layout and facts["as_is"] != "does-not-load" and not meant:
         return
     name = {"sglang": "SGLang", "vllm": "vLLM"}.get(engine, engine)
     if facts["as_is"] == "does-not-load":
@@ -99,6 +98,12 @@ def require_same(loaded: Loaded, engine: str) -> None:
     given = f" --target {loaded.target.path}" if loaded.target else ""
     fix = f"eagle3-convert auto-to-{engine}{given} first, and serve its output."
     raise Refused([finding("serve-folder", "config.json", message, fix=fix)])
+
+
+def _uncaptured(loaded: Loaded, engine: str) -> list[Finding]:
+    """What the target cannot hand over to this draft in an engine, whatever the folder looks like."""
+    draft, facts = loaded.reading.draft, loaded.facts
+    return [] if facts is None else list(LAYOUTS[engine].uncaptured(draft, facts))
 
 
 def _as_is(loaded: Loaded, engine: str) -> dict[str, Any]:
@@ -122,7 +127,11 @@ def _as_is(loaded: Loaded, engine: str) -> dict[str, Any]:
     meant = _OTHERWISE.get(engine, frozenset())
     trouble = [
         item
-        for item in (*reading.findings, *check(reading, checkpoint.tensors))
+        for item in (
+            *reading.findings,
+            *check(reading, checkpoint.tensors),
+            *_uncaptured(loaded, engine),
+        )
         if item.severity != "note" or item.code in meant
     ]
     fails = any(item.code in _FAILURES for item in trouble)

@@ -204,7 +204,7 @@ def _refuse_draft(folder: Folder, config: Mapping[str, Any]) -> None:
     """A draft taken for its target would give its own depth and tables."""
     named = _words(config.get("architectures"))
     classes = [name for name in named if "eagle3" in name.lower()]
-    if keys := [key for key in _DRAFT_KEYS if key in config] + classes:
+    if keys := [key for key in _DRAFT_KEYS if config.get(key) is not None] + classes:
         message = f"config.json has {keys[0]}: this is a draft, not a target."
         raise Refused([finding("not-a-target", folder.label, message)])
 
@@ -220,7 +220,9 @@ def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     for key in _TEXT_CONFIGS:
         nested = config.get(key)
         if isinstance(nested, dict):
-            return _text_config({**config, **nested, key: None})
+            # What is null there, the whole model's config says (transformers hands it down).
+            told = {k: v for k, v in nested.items() if v is not None or config.get(k) is None}
+            return _text_config({**config, **told, key: None})
     return config
 
 

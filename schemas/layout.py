@@ -1,6 +1,6 @@
 """What a layout is: one framework's dialect, read into a `Draft` and written back out."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -145,6 +145,9 @@ class Layout(Protocol):
 
     def read(self, source: Source, target: TargetFacts | None) -> Reading:
         """Read as the framework's own loader does."""
+
+    def uncaptured(self, draft: Draft, target: TargetFacts) -> Iterator[Finding]:
+        """What this target's class in the framework's engine cannot hand over of what the draft taps."""
 
     def write(self, draft: Draft, wishes: Wishes) -> Writing:
         """Write so that the framework's own loader reads back the same network."""

@@ -197,7 +197,7 @@ def _needs(draft: Draft, powers: Powers) -> Iterator[tuple[bool, bool, str, str,
         powers.scaled_mrope,
         rope.mrope_sections is not None and rope.scaling is not None,
         "scaled-mrope",
-        "rope.scaling",
+        "rope.mrope_sections",
         f"{{engine}} rotates without {rope.scaling} where there is an mrope_section.",
     )
     yield (

@@ -239,7 +239,7 @@ def eagle_config(draft: Draft, target: TargetFacts | None) -> tuple[dict[str, An
         return {"use_aux_hidden_state": False}, []
     written: dict[str, Any] = {"use_aux_hidden_state": True}
     where = f"{CONFIG}: eagle_config.{IDS}"
-    findings = list(_not_the_stream(draft, target, where))
+    findings = [] if target is None else list(uncaptured(draft, target))
     taps = draft.taps
     if taps is None:
         return written, findings
@@ -257,22 +257,22 @@ def eagle_config(draft: Draft, target: TargetFacts | None) -> tuple[dict[str, An
     elif ids != [tap - 1 for tap in taps]:
         message = f"ids {ids} by the rule of SGLang 0.5.23's {kind}; versions with the plain rule read id + 1."
         findings.append(finding("target-rule", where, message))
-    if (
-        target is not None
-        and taps[-1] == target.layers
-        and kind not in captures.SGLANG_CAPTURES_THE_END
-    ):
-        name = next(iter(target.architectures), target.model_type)
-        message = f"tap {taps[-1]} lies after the last layer, which SGLang 0.5.23's {name} never captures."
-        fix = (
-            None if kind in captures.VLLM_SPARSE else "Serve with vLLM, or train without that tap."
-        )
-        findings.append(finding("end-tap", where, message, fix=fix))
     return written, findings
 
 
-def _not_the_stream(draft: Draft, target: TargetFacts | None, where: str) -> Iterator[Finding]:
-    """What there is to say of a target that captures something else than its residual stream."""
-    if captures.special_class(target) in captures.SGLANG_WITHOUT_RESIDUAL and draft.taps != (0,):
+def uncaptured(draft: Draft, target: TargetFacts) -> Iterator[Finding]:
+    """What the target's class cannot capture, or captures as something else than its residual stream."""
+    if draft.fc is None:
+        return
+    kind, where = captures.special_class(target), f"{CONFIG}: eagle_config.{IDS}"
+    taps = draft.resolved_taps(target.layers) or ()
+    if kind in captures.SGLANG_WITHOUT_RESIDUAL and draft.taps != (0,):
         message = "SGLang 0.5.23's Gemma 3 captures what a layer's MLP adds, without the residual that it is added to."
         yield finding("target-captures-other", where, message)
+    if target.layers in taps and kind not in captures.SGLANG_CAPTURES_THE_END:
+        name = next(iter(target.architectures), target.model_type)
+        message = f"tap {target.layers} lies after the last layer, which SGLang 0.5.23's {name} never captures."
+        fix = (
+            None if kind in captures.VLLM_SPARSE else "Serve with vLLM, or train without that tap."
+        )
+        yield finding("end-tap", where, message, fix=fix)

@@ -5,7 +5,7 @@ for vLLM ``transformers_utils/configs/speculators/{base,algos}.py``.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -336,6 +336,11 @@ def _refuse_bare_keys(reader: Reader, keys: SpeculatorsKeys) -> None:
                 f"{layer[key]!r}: vLLM hands the decoder's keys on as they are, and reads this one."
             )
             reader.say("unsupported-key", f"{LAYER}: {key}", message)
+
+
+def uncaptured(draft: Draft, target: TargetFacts) -> Iterator[Finding]:  # noqa: ARG001
+    """Nothing: the library trains on what it captures itself, and serves nothing."""
+    yield from ()
 
 
 def own_keys(draft: Draft, wishes: Wishes) -> tuple[dict[str, Any], list[Finding]]:

@@ -3,13 +3,13 @@
 A flat config with speculators' own keys beside it: each reader finds its own keys and ignores the rest.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from eagle3_interop.schemas import sglang, speculators, vllm
 from eagle3_interop.schemas.draft import Draft, Target
-from eagle3_interop.schemas.findings import errors, finding
+from eagle3_interop.schemas.findings import Finding, errors, finding
 from eagle3_interop.schemas.hf import CONFIG
 from eagle3_interop.schemas.layout import Reading, Source, TargetFacts, Wishes, Writing
 from eagle3_interop.schemas.powers import both, lacks
@@ -50,6 +50,12 @@ def _network(draft: Draft) -> Draft:
     target = Target(hidden_size=draft.target.hidden_size)
     unsaid = {"target": target, "speculative_tokens": None, "trains_embeddings": False}
     return draft.model_copy(update={**unsaid, "vocabulary": vocabulary})
+
+
+def uncaptured(draft: Draft, target: TargetFacts) -> Iterator[Finding]:
+    """What either engine's class of this target cannot capture."""
+    yield from vllm.uncaptured(draft, target)
+    yield from sglang.uncaptured(draft, target)
 
 
 def write(draft: Draft, wishes: Wishes) -> Writing:

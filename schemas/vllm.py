@@ -237,12 +237,15 @@ def write_ids(config: dict[str, Any], draft: Draft, target: TargetFacts | None) 
         config[IDS] = list(draft.taps)
         config[NESTED] = {**config.get(NESTED, {}), "layer_ids": list(draft.taps)}
     if target is not None:
-        findings += _uncaptured(draft.resolved_taps(target.layers) or (), target)
+        findings += uncaptured(draft, target)
     return findings
 
 
-def _uncaptured(taps: Sequence[int], target: TargetFacts) -> Iterator[Finding]:
+def uncaptured(draft: Draft, target: TargetFacts) -> Iterator[Finding]:
     """What the target's class cannot capture, or on some platforms only."""
+    if draft.fc is None:
+        return
+    taps = draft.resolved_taps(target.layers) or ()
     name, where = captures.special_class(target), f"{CONFIG}: {IDS}"
     if name in captures.VLLM_CAPTURES_NOTHING:
         message = f"vLLM 0.32's {name} says that it captures hidden states, and does not."

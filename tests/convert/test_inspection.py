@@ -1,5 +1,7 @@
 """What each framework makes of a folder as it is: the verdict that inspect prints and serve trusts."""
 
+import json
+
 import drafts
 import numpy as np
 import pytest
@@ -230,3 +232,55 @@ def test_serve_refuses_a_folder_of_the_engines_own_layout_that_it_fails_on(tmp_p
     finding = refusal(inspection.require_same, loaded(source, "vllm"), "vllm")
     assert finding.code == "serve-folder"
     assert "verifier_lm_head.weight: vLLM has no such parameter" in finding.message
+
+
+# What a target cannot hand over.
+
+TARGETS = {
+    "embedding-tap": ("vllm", {"model_type": "deepseek_v3"}, "DeepseekV3ForCausalLM", (0, 3, 5)),
+    "target-captures-nothing": ("vllm", {"model_type": "mimo"}, "MiMoForCausalLM", (1, 3, 5)),
+    "target-captures-other": (
+        "sglang",
+        {"model_type": "gemma3_text"},
+        "Gemma3ForCausalLM",
+        (1, 3, 5),
+    ),
+    "end-tap": ("sglang", {}, "LlamaForCausalLM", (2, 4, 6)),
+}
+
+
+@pytest.mark.parametrize("code", TARGETS)
+def test_serve_and_inspect_know_what_convert_refuses(code, tmp_path):
+    engine, keys, architecture, taps = TARGETS[code]
+    ids = {"eagle_aux_hidden_state_layer_ids": list(taps)}
+    nested = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [tap - 1 for tap in taps]}}
+    source = (
+        drafts.vllm(tmp_path / "draft", **ids)
+        if engine == "vllm"
+        else drafts.sglang(tmp_path / "draft", **nested)
+    )
+    model = drafts.target(tmp_path / "target", architectures=[architecture], **keys)
+    whole = loaded(source, engine, target=model)
+    assert refusals(convert, source, engine, layout=engine, target=model) == {code}
+    assert refusals(inspection.require_same, whole, engine) == {code}
+    assert inspection.engines(whole)[engine]["as_is"] == "different"
+
+
+# Folders for all three.
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda config: config["transformer_layer_config"].update(rms_norm_eps=1e-6),
+        lambda config: config["eagle_config"].update(eagle_aux_hidden_state_layer_ids=[1, 2, 4]),
+        lambda config: config.update(norm_before_residual=True),
+    ],
+)
+def test_a_folder_in_which_readers_find_different_networks_is_no_ones(edit, tmp_path):
+    folder = convert(drafts.speculators(tmp_path / "draft"), "universal").folder
+    config = json.loads((folder / "config.json").read_text())
+    edit(config)
+    (folder / "config.json").write_text(json.dumps(config))
+    assert refusals(loaded, folder) & {"readers-disagree", "ids-disagree", "residual-unread"}
+    assert loaded(folder, "speculators")

@@ -295,6 +295,7 @@ def test_sglang_forgets_a_scaling_beside_multimodal_rope(tmp_path):
     rope = {**YARN, "mrope_section": [4, 6, 6]}
     source = flat(tmp_path / "draft", rope_theta=ABSENT, rope_scaling=rope)
     assert refusals(convert, source, "sglang") == {"scaled-mrope"}
+    assert convert(source, "sglang", sets={"rope.mrope_sections": None})
     assert convert(source, "vllm").config["rope_scaling"]["rope_type"] == "yarn"
     assert refusals(described, drafts.sglang(tmp_path / "other", rope_scaling=rope)) == {
         "scaled-mrope"

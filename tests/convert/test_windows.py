@@ -131,6 +131,7 @@ def test_a_folder_that_vllm_would_run_with_the_targets_window_is_said(make, tmp_
     assert "target-window" in codes(source, "vllm", target=model)
     assert "target-window" not in codes(source, "vllm")
     right = convert(source, "vllm", layout="vllm", target=model)
+    assert "target-window" not in right.codes
     assert "target-window" not in codes(right.folder, "vllm", target=model)
 
 
@@ -233,3 +234,11 @@ def test_a_draft_with_a_linear_rope_reaches_as_far_itself(tmp_path):
     model = drafts.target(tmp_path / "target", max_position_embeddings=8192)
     result = convert(source, "sglang", target=model)
     assert result.config["max_position_embeddings"] == 2048
+
+
+def test_a_null_in_a_nested_text_config_is_what_the_whole_model_says(tmp_path):
+    inner = {"sliding_window": None, "max_position_embeddings": None, "model_type": "mistral"}
+    model = drafts.target(tmp_path / "target", text_config=inner, max_position_embeddings=512)
+    facts = loaded(drafts.vllm(tmp_path / "draft"), target=model).facts
+    assert facts.max_position == 512
+    assert facts.window is None  # null there, absent outside: no window, and not Mistral's default
