@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from eagle3_interop.convert.strict import loads
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Finding, Usage, finding
 from eagle3_interop.schemas.layout import Reading
@@ -35,7 +36,7 @@ def parse_sets(items: Sequence[str]) -> dict[str, Any]:
     """Read ``--set KEY=VALUE``s; values are JSON, or words (``none`` is null).
 
     Raises:
-        Usage: no ``=``, or no such key.
+        Usage: no ``=``, no such key, or JSON that no config could hold.
     """
     sets: dict[str, Any] = {}
     known = _paths()
@@ -45,9 +46,11 @@ def parse_sets(items: Sequence[str]) -> dict[str, Any]:
             listed = ", ".join(sorted(known))
             raise Usage(f"--set {item!r}: give KEY=VALUE with one of these keys: {listed}.")
         try:
-            sets[key] = json.loads(text)
+            sets[key] = loads(text)
         except json.JSONDecodeError:
             sets[key] = None if text.lower() == "none" else _word(text)
+        except ValueError as error:
+            raise Usage(f"--set {key}: {error}.") from None
     return sets
 
 

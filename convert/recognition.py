@@ -1,6 +1,5 @@
 """What a folder is: which layout, whether a draft at all, and what this tool left beside it."""
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,8 +7,9 @@ from typing import Any
 
 from eagle3_interop.convert.checkpoint import Checkpoint
 from eagle3_interop.convert.stream import PROVENANCE
+from eagle3_interop.convert.strict import MAX_JSON_BYTES, parse_object
 from eagle3_interop.schemas.draft import LARGEST
-from eagle3_interop.schemas.findings import Finding, Refused, finding
+from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, finding
 from eagle3_interop.schemas.keys import IDS, nested_keys
 from eagle3_interop.schemas.layout import Reading
 from eagle3_interop.schemas.registry import LAYOUTS, SOURCES, recognise
@@ -86,12 +86,12 @@ def _counts(tokens: object) -> bool:
 
 def _provenance_of(checkpoint: Checkpoint) -> Mapping[str, Any]:
     """What this tool left beside the folder, empty where there is nothing that it wrote."""
-    if PROVENANCE not in checkpoint.folder.sizes:
-        return {}
+    size = checkpoint.folder.sizes.get(PROVENANCE, 0)
     try:
-        raw = checkpoint.folder.read(PROVENANCE, 0, checkpoint.folder.sizes[PROVENANCE])
-        found = json.loads(raw)
-        parts = {key: found.get(key) for key in ("output", "draft")}
-    except (ValueError, AttributeError):
+        raw = checkpoint.folder.read(PROVENANCE, 0, min(size, MAX_JSON_BYTES)) if size else b"{}"
+        found = parse_object(raw, "broken-file", PROVENANCE)
+    except Refused:
         return {}
-    return {key: part for key, part in parts.items() if isinstance(part, dict)}
+    except OSError as error:
+        raise Unavailable(f"{checkpoint.path}/{PROVENANCE}: {error.strerror or error}") from error
+    return {key: found[key] for key in ("output", "draft") if isinstance(found.get(key), dict)}

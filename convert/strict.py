@@ -2,32 +2,46 @@
 
 import json
 import math
+import re
+from collections.abc import Iterable
 from typing import Any
 
+from eagle3_interop.schemas.codes import CODES
 from eagle3_interop.schemas.findings import Finding, Refused
 
 MAX_JSON_BYTES = 100_000_000  # safetensors' own limit for a header
 
+_DEEPEST = 100
+"""Levels of objects and lists; configs have six, and whoever walks a value by recursion ends at a few hundred."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
 
 def refusal(code: str, where: object, message: str, fix: str = "") -> Refused:
-    """A `Refused` with one error finding, ready to be raised."""
-    finding = Finding(code=code, severity="error", where=str(where), message=message, fix=fix)
-    return Refused([finding])
-
-
-def parse_object(
-    raw: bytes, code: str, where: object, *, infinities: bool = False
-) -> dict[str, Any]:
-    """Parse a JSON object.
+    """A `Refused` with one error finding, ready to be raised.
 
     Args:
-        raw: the text, UTF-8.
-        code: finding code of a refusal.
-        where: the file, for the message.
-        infinities: accept ``Infinity`` (configs of some targets hold it); NaN is never accepted.
+        code: of the registry, whose way out is shown unless another is given.
+        where: the file, config key or tensor.
+        message: what was found.
+        fix: another way out.
+    """
+    way_out = fix or CODES[code].fix
+    found = Finding(code=code, severity="error", where=str(where), message=message, fix=way_out)
+    return Refused([found])
+
+
+def loads(text: str, *, infinities: bool = False) -> Any:  # noqa: ANN401 - whatever it holds
+    """Parse any JSON.
+
+    Args:
+        text: the JSON.
+        infinities: accept ``Infinity``; NaN is never accepted.
 
     Raises:
-        Refused: not UTF-8, not JSON, not an object, a key given twice, NaN, or too large.
+        ValueError: not JSON (`json.JSONDecodeError`), or JSON that is not meant so: a key given twice, NaN, a
+            number too large, half of a character, or too deep.
     """
 
     def constant(word: str) -> float:
@@ -39,16 +53,75 @@ def parse_object(
         value = float(digits)
         return value if math.isfinite(value) else constant(digits)
 
-    if len(raw) > MAX_JSON_BYTES:
-        raise refusal(code, where, f"{len(raw)} bytes of JSON are too many to be meant")
+    def integer(digits: str) -> int:
+        if not math.isfinite(float(digits)):
+            raise ValueError(f"an integer of {len(digits)} digits is too large to be meant")
+        return int(digits)
+
     try:
         value = json.loads(
-            raw.decode("utf-8"),
+            text,
             object_pairs_hook=_without_duplicates,
             parse_constant=constant,
             parse_float=number,
+            parse_int=integer,
         )
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    _check_depth(value)
+    if _SURROGATE.search(text) or _ESCAPED_SURROGATE.search(text):
+        _check_characters(value)
+    return value
+
+
+_TOO_DEEP = f"nested deeper than {_DEEPEST} levels"
+
+
+def _check_depth(value: object) -> None:
+    level = [value]
+    for _ in range(_DEEPEST + 1):
+        level = [item for one in level for item in _items(one) if isinstance(item, dict | list)]
+        if not level:
+            return
+    raise ValueError(_TOO_DEEP)
+
+
+def _items(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _check_characters(value: object, key: str = "") -> None:
+    """Half of a pair of surrogates is no character, and can be written to no file."""
+    if isinstance(value, str) and _SURROGATE.search(value):
+        raise ValueError(f"{key or 'its text'} holds half of a character, {value!r:.60}")
+    pairs = value.items() if isinstance(value, dict) else ((key, item) for item in _items(value))
+    for name, item in pairs:
+        if _SURROGATE.search(name):
+            raise ValueError(f"the key {name!r:.60} holds half of a character")
+        _check_characters(item, name)
+
+
+def parse_object(
+    raw: bytes, code: str, where: object, *, infinities: bool = False
+) -> dict[str, Any]:
+    """Parse a JSON object.
+
+    Args:
+        raw: the text, UTF-8.
+        code: finding code of a refusal.
+        where: the file, for the message.
+        infinities: accept ``Infinity`` (configs of some targets hold it).
+
+    Raises:
+        Refused: not UTF-8, not JSON, not an object, too large, or what `loads` does not take.
+    """
+    if len(raw) > MAX_JSON_BYTES:
+        raise refusal(code, where, f"{len(raw)} bytes of JSON are too many to be meant")
+    try:
+        value = loads(raw.decode("utf-8"), infinities=infinities)
+    except ValueError as error:
         raise refusal(code, where, f"not valid JSON: {error}") from error
     if not isinstance(value, dict):
         raise refusal(code, where, f"holds a JSON {type(value).__name__}, not an object")

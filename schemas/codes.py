@@ -14,6 +14,7 @@ class Code(NamedTuple):
 
 
 _PLUGIN = "Serve with the SGLang plugin, or with vLLM, which compute it."
+_ELSEWHERE = "Convert it for a framework that computes it, which eagle3-convert inspect names."
 
 CODES: dict[str, Code] = {
     # What a folder contains.
@@ -42,7 +43,11 @@ CODES: dict[str, Code] = {
         "A .bin file would run code when loaded; it was not.",
         "Save the weights as safetensors in the trainer.",
     ),
-    "unknown-dtype": Code("error", "A tensor's dtype is one that cannot be computed with here."),
+    "unknown-dtype": Code(
+        "error",
+        "A tensor's dtype is one that cannot be computed with here.",
+        "Save the weights as bfloat16, float16 or float32.",
+    ),
     "ambiguous-weights": Code(
         "error",
         "Frameworks load different weight files from this folder.",
@@ -111,7 +116,11 @@ CODES: dict[str, Code] = {
         "The kind of decoder layer is absent, and readers disagree on it.",
         "Add transformer_layer_config.model_type to the source.",
     ),
-    "layer-type": Code("error", "A kind of decoder layer that this framework does not build."),
+    "layer-type": Code(
+        "error",
+        "A kind of decoder layer that this framework does not build.",
+        "Set transformer_layer_config.model_type to llama or qwen3, whichever the layer is; no other kind is carried.",
+    ),
     "default-taps": Code(
         "note",
         "No ids: every framework feeds the same default triple.",
@@ -190,7 +199,11 @@ CODES: dict[str, Code] = {
     "target-rule": Code(
         "warning", "Ids were written by the rule of this target's own class in SGLang."
     ),
-    "no-such-ids": Code("error", "No list of ids makes this target capture these taps."),
+    "no-such-ids": Code(
+        "error",
+        "No list of ids makes this target capture these taps.",
+        "Serve with vLLM, whose ids are the taps.",
+    ),
     "end-tap": Code(
         "error",
         "A tap after the last layer is one that this target never captures.",
@@ -205,7 +218,9 @@ CODES: dict[str, Code] = {
         "Try it once: it fails at the first token.",
     ),
     "target-captures-nothing": Code(
-        "error", "The target's class captures no hidden states, and no draft can be fed."
+        "error",
+        "The target's class captures no hidden states, and no draft can be fed.",
+        "Serve with another engine or version, whose class does.",
     ),
     "target-captures-other": Code(
         "error",
@@ -234,7 +249,9 @@ CODES: dict[str, Code] = {
         "Remove it from the file.",
     ),
     "unused-tensor": Code(
-        "error", "A tensor is stored that the framework, by this config, runs without."
+        "error",
+        "A tensor is stored that the framework, by this config, runs without.",
+        "Switch its part on with --set if the draft was trained with it, or remove the tensor.",
     ),
     "shape-mismatch": Code(
         "error",
@@ -442,7 +459,11 @@ CODES: dict[str, Code] = {
     "idle-rope-keys": Code(
         "note", "Numbers in the rope config that a plain rotation does not use."
     ),
-    "unknown-rope": Code("error", "A kind of rope scaling that cannot be carried."),
+    "unknown-rope": Code(
+        "error",
+        "A kind of rope scaling that cannot be carried.",
+        "--set rope.scaling=none if it was trained with a plain rotation; else serve where it was trained for.",
+    ),
     "rope-differs": Code(
         "error",
         "Frameworks compute this kind of rope scaling differently.",
@@ -452,25 +473,35 @@ CODES: dict[str, Code] = {
     "residual-normed": Code("error", "The residual is the normed hidden state.", _PLUGIN),
     "qk-norm": Code("error", "q and k are normed.", _PLUGIN),
     "qkv-bias": Code("error", "q, k and v have biases.", _PLUGIN),
-    "output-bias": Code("error", "o_proj has a bias."),
-    "mlp-bias": Code("error", "The MLP has biases."),
+    "output-bias": Code("error", "o_proj has a bias.", _ELSEWHERE),
+    "mlp-bias": Code("error", "The MLP has biases.", _ELSEWHERE),
     "fc-bias": Code(
         "error", "fc has a bias that is not zero.", "Only SGLang's own class computes it."
     ),
     "sliding-window": Code("error", "Attention slides.", _PLUGIN),
-    "mixed-windows": Code("error", "Layers slide by different widths."),
+    "mixed-windows": Code(
+        "error",
+        "Layers slide by different widths.",
+        "--set layers.windows=N if they were trained with one; no framework's config holds more.",
+    ),
     "activation": Code(
         "error", "The MLP's activation is not silu.", "Only speculators computes it."
     ),
-    "other-width": Code("error", "Draft and target are not equally wide."),
-    "no-fc": Code("error", "The draft reads the target's last hidden state without an fc."),
+    "other-width": Code("error", "Draft and target are not equally wide.", _ELSEWHERE),
+    "no-fc": Code(
+        "error", "The draft reads the target's last hidden state without an fc.", _ELSEWHERE
+    ),
     "no-fc-runner": Code("warning", "Drafts without fc run in vLLM's V1 model runner only."),
-    "both-fc-norms": Code("error", "norm_before_fc and fc_norm together."),
+    "both-fc-norms": Code("error", "norm_before_fc and fc_norm together.", _ELSEWHERE),
     "one-equal-tap": Code(
         "error", "fc is as wide as the draft, and would be skipped.", "Serve with vLLM."
     ),
     "logit-scale": Code("error", "The draft's logits are scaled.", "Only vLLM computes it."),
-    "partial-rotary": Code("error", "Only a part of each head is rotated."),
+    "partial-rotary": Code(
+        "error",
+        "Only a part of each head is rotated.",
+        "--set rope.partial=1 if whole heads were; else serve with a framework that computes it.",
+    ),
     "mrope": Code(
         "error", "Multimodal rope.", "--set rope.mrope_sections=none for a text-only draft."
     ),
@@ -598,7 +629,7 @@ CODES: dict[str, Code] = {
     ),
     "serve-counts": Code(
         "error",
-        "The counts do not fit each other, or one is absent.",
+        "The counts do not fit each other, or one is absent or too small.",
         "Use the command that serve prints.",
     ),
     "serve-counts-chosen": Code(
@@ -608,7 +639,7 @@ CODES: dict[str, Code] = {
     ),
     "serve-context": Code(
         "error",
-        "The context is longer than what SGLang takes the draft or the target to reach.",
+        "The context is empty, or longer than what SGLang takes the draft or the target to reach.",
         "Convert with --target, which raises the draft's positions, or shorten --context-length.",
     ),
     "serve-context-stops": Code(

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from eagle3_interop.convert.strict import refusal
 from eagle3_interop.schemas.codes import CODES
+from eagle3_interop.schemas.findings import finding
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,3 +45,18 @@ def test_every_error_says_its_meaning_in_a_sentence():
     for code, entry in CODES.items():
         assert entry.meaning.endswith("."), code
         assert entry.severity in ("error", "warning", "note")
+
+
+ERRORS = sorted(code for code, entry in CODES.items() if entry.severity == "error")
+
+
+@pytest.mark.parametrize("code", ERRORS)
+def test_an_error_says_what_to_do_wherever_it_is_raised(code):
+    """Without exception: a refusal that leaves the user nowhere is half of one."""
+    assert CODES[code].fix
+    assert refusal(code, "place", "message").findings[0].fix == CODES[code].fix
+    assert finding(code, "place", "message").fix == CODES[code].fix
+
+
+def test_a_way_out_that_is_given_goes_before_the_registrys():
+    assert refusal("broken-file", "place", "message", "Do that.").findings[0].fix == "Do that."
