@@ -3,9 +3,11 @@
 Both give names with sizes, ranges of bytes, and a local path for a file that is needed whole.
 """
 
+import errno
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -15,6 +17,9 @@ from eagle3_interop.schemas.findings import Unavailable, Usage
 _HUB_ID = re.compile(
     r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>\w[\w./-]*))?", re.ASCII
 )
+_IMPOSSIBLE = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)
+_LONGEST = 255
+"""Bytes of a name; below a folder that does not exist yet no file system complains of more."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -127,12 +132,48 @@ class HubFolder:
         return self._digests.get(name)
 
 
+def local_path(word: str | Path) -> Path:
+    """The path that the user names, which need not exist; ``~`` is expanded.
+
+    Raises:
+        Usage: it is empty, of a user that there is none of, or such as no file system has.
+        Unavailable: the disk does not say what is there.
+    """
+    if not str(word).strip():
+        raise Usage("a path is empty; was a variable of the shell not set?")
+    try:
+        path = Path(word).expanduser()
+        with suppress(FileNotFoundError, NotADirectoryError):
+            path.stat()
+        longest = max(len(os.fsencode(part)) for part in path.absolute().parts)
+    except (RuntimeError, ValueError) as error:
+        raise Usage(f"{str(word)[:80]!r}: {error}") from error
+    except OSError as error:
+        wrong = Usage if error.errno in _IMPOSSIBLE else Unavailable
+        raise wrong(f"{str(word)[:80]!r}: {error.strerror}") from error
+    if longest > _LONGEST:
+        raise Usage(f"{str(word)[:80]!r}: {os.strerror(errno.ENAMETOOLONG)}")
+    return path
+
+
+def local_folder(word: str | Path) -> Path | None:
+    """The existing local folder that a word names, if it does: it may be a Hub id as well."""
+    with suppress(Usage, Unavailable):
+        path = local_path(word)
+        return path if path.is_dir() else None
+    return None
+
+
 def pinned(spec: str) -> tuple[str, str | None]:
-    """A folder as it is, or a Hub id and its revision, which engines want apart."""
+    """A folder as it is, or a Hub id and its revision, which engines want apart.
+
+    Neither engines nor a shell, inside quotes, expand ``~``.
+    """
+    folder = local_folder(spec)
+    if folder is not None:
+        return str(folder) if spec.startswith("~") else spec, None
     match = _HUB_ID.fullmatch(spec)
-    if match is None or Path(spec).expanduser().is_dir():
-        return spec, None
-    return match["repo"], match["revision"]
+    return (spec, None) if match is None else (match["repo"], match["revision"])
 
 
 def open_folder(spec: str) -> Folder:
@@ -142,7 +183,7 @@ def open_folder(spec: str) -> Folder:
         Usage: neither a folder nor a Hub id.
         Unavailable: the Hub cannot be reached, or has no such repository.
     """
-    local = Path(spec).expanduser()
+    local = local_path(spec)
     if local.is_dir():
         try:
             return LocalFolder(local, spec)

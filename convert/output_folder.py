@@ -17,7 +17,8 @@ from types import FrameType
 from typing import NoReturn
 
 from eagle3_interop.convert import kernel
-from eagle3_interop.schemas.findings import Usage
+from eagle3_interop.convert.folders import local_folder, local_path
+from eagle3_interop.schemas.findings import Unavailable, Usage
 
 
 @contextmanager
@@ -56,8 +57,11 @@ def check_free(output: Path, *, overwrite: bool) -> None:
 
     Raises:
         Usage: with what stands in the way.
+        Unavailable: nothing may be written there.
     """
+    local_path(output)
     if not output.exists() and not output.is_symlink():
+        _check_parent(output)
         return
     if not overwrite:
         raise Usage(f"{output} exists; choose another place (eagle3-convert can --overwrite)")
@@ -65,6 +69,25 @@ def check_free(output: Path, *, overwrite: bool) -> None:
         raise Usage(f"{output} is not a folder, and is not overwritten")
     if any(output.iterdir()) and not (output / "config.json").exists():
         raise Usage(f"{output} does not look like a checkpoint, and is not overwritten")
+
+
+def check_apart(output: Path, source: str) -> None:
+    """Refuse an output inside the folder that it is made from.
+
+    Raises:
+        Usage: it lies there.
+    """
+    folder = local_folder(source)
+    if folder is not None and output.resolve().is_relative_to(folder.resolve()):
+        raise Usage(f"{output} would lie in its source {source}")
+
+
+def _check_parent(output: Path) -> None:
+    existing = next(folder for folder in output.absolute().parents if folder.exists())
+    if not existing.is_dir():
+        raise Usage(f"{existing} is a file, and {output} cannot be below it")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise Unavailable(f"{existing}: nothing may be written there")
 
 
 def remove_leftovers(output: Path) -> None:
@@ -76,7 +99,9 @@ def remove_leftovers(output: Path) -> None:
 
 
 def _prefix(output: Path) -> str:
-    return f".{output.name}.partial-"
+    """Of the hidden names, which are longer than the output's and have room for no more than 255 bytes."""
+    name = output.name.encode(errors="surrogateescape")[:200].decode(errors="ignore")
+    return f".{name}.partial-"
 
 
 def _escaped(text: str) -> str:

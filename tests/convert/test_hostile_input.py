@@ -8,14 +8,18 @@ import zipfile
 from contextlib import suppress
 from pathlib import Path
 
+import drafts
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from eagle3_interop.convert import stream
+from eagle3_interop.convert import api, stream
 from eagle3_interop.convert.checkpoint import open_checkpoint
+from eagle3_interop.convert.folders import open_folder, pinned
+from eagle3_interop.convert.output_folder import check_free, output_folder
 from eagle3_interop.convert.plan import Copy, Output, Plan, Written
-from eagle3_interop.schemas.findings import Refused
+from eagle3_interop.convert.target import open_target
+from eagle3_interop.schemas.findings import Refused, Unavailable, Usage
 
 TENSORS = {"fc": np.arange(12, dtype=np.float32).reshape(3, 4), "d2t": np.arange(3)}
 INDEX = "model.safetensors.index.json"
@@ -37,12 +41,15 @@ def refused(folder):
         open_checkpoint(str(folder))
     assert contents(folder.parent) == before
     (finding,) = raised.value.findings
+    assert finding.fix, "every refusal says what to do"
     return finding
 
 
 def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
+
+DEEP = b"[" * 100_000
 
 CONFIGS = {
     "an empty file": b"",
@@ -56,7 +63,13 @@ CONFIGS = {
     "a size that overflows to infinity": b'{"hidden_size": 1e999}',
     "a size of 5000 digits": b'{"hidden_size": ' + b"9" * 5000 + b"}",
     "not UTF-8": b'{"a": "\xff"}',
+    "a size of 400 digits, beyond any float": b'{"hidden_size": ' + b"9" * 400 + b"}",
     "nested without end": b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "nested without end, and cut off": b'{"a":' + DEEP,
+    "nested deeper than whoever walks it by recursion": b'{"a":' + b"[" * 900 + b"]" * 900 + b"}",
+    "half of a character": b'{"a": "\\ud800"}',
+    "half of a character further down": b'{"a": [{"b": ["\\uDFFF"]}]}',
+    "half of a character in a key": b'{"a": {"\\ud800": 1}}',
 }
 
 
@@ -65,6 +78,49 @@ def test_a_config_that_two_readers_could_read_differently_is_refused(folder, fau
     (folder / "config.json").write_bytes(CONFIGS[fault])
     finding = refused(folder)
     assert (finding.code, finding.where) == ("broken-config", f"{folder}/config.json")
+
+
+def test_half_of_a_character_is_refused_with_its_key(folder):
+    (folder / "config.json").write_text(r'{"rope": {"note": ["\ud83d"]}}')
+    assert "note holds half of a character" in refused(folder).message
+
+
+def test_a_character_of_two_halves_is_one(folder):
+    (folder / "config.json").write_text(r'{"note": "\ud83e\udd85"}')
+    assert open_checkpoint(str(folder)).config == {"note": "\N{EAGLE}"}
+
+
+@pytest.mark.parametrize("name", ["config.json", INDEX])
+@pytest.mark.parametrize("fault", ["nested without end, and cut off", "half of a character"])
+def test_every_json_of_a_target_is_read_as_strictly(folder, name, fault):
+    (folder / name).write_bytes(CONFIGS[fault])
+    with pytest.raises(Refused):
+        open_target(str(folder))
+
+
+def test_a_header_with_half_of_a_character_is_refused(folder):
+    header = rb'{"a\ud800": {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}}'
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    assert refused(folder).code == "broken-file"
+
+
+NOT_OURS = [
+    DEEP,
+    b"{",
+    b"[]",
+    b"null",
+    b'{"output": 7}',
+    b'{"output": {"layout": []}}',
+    b"\xff",
+    b"",
+]
+
+
+@pytest.mark.parametrize("content", NOT_OURS, ids=range(len(NOT_OURS)))
+def test_a_record_of_a_conversion_that_is_none_is_passed_over(tmp_path, content):
+    source = drafts.speculators(tmp_path / "draft")
+    (source / stream.PROVENANCE).write_bytes(content)
+    assert api.load(str(source)).layout == "speculators"
 
 
 def test_a_folder_without_config_is_refused(folder):
@@ -121,6 +177,60 @@ def test_a_broken_weight_file_is_named(folder):
     path.write_bytes(path.read_bytes()[:-1])
     finding = refused(folder)
     assert (finding.code, finding.where) == ("broken-file", str(path))
+
+
+# Names of folders
+
+LONG = "a" * 300
+IMPOSSIBLE = [
+    "",
+    " ",
+    "~nosuchuser/draft",
+    LONG,
+    f"absent/{LONG}",
+    f"org/{LONG}/x",
+    "a\0b",
+    "\ud800",
+]
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE, ids=[f"{name!a:.20}" for name in IMPOSSIBLE])
+@pytest.mark.parametrize("open_it", [open_folder, open_checkpoint, open_target])
+def test_a_name_that_no_folder_can_have_is_wrong_usage(open_it, name):
+    with pytest.raises(Usage):
+        open_it(name)
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE[1:], ids=[f"{name!a:.20}" for name in IMPOSSIBLE[1:]])
+def test_but_engines_are_given_it_as_it_is(name):
+    assert pinned(name) == (name, None)
+
+
+def test_a_home_is_found_for_engines_too_which_do_not_look_for_it(folder, monkeypatch):
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert pinned("~/draft") == (str(folder), None)
+    assert open_checkpoint("~/draft").config == {"hidden_size": 4}
+
+
+@pytest.mark.parametrize("place", [LONG, f"absent/{LONG}", "file/below", "file/below/further"])
+def test_an_output_that_cannot_be_is_found_before_the_work(tmp_path, place):
+    (tmp_path / "file").touch()
+    with pytest.raises(Usage):
+        check_free(tmp_path / place, overwrite=False)
+
+
+def test_an_output_where_nothing_may_be_written_is_found_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(Unavailable):
+        check_free(tmp_path / "a" / "b", overwrite=False)
+
+
+@pytest.mark.parametrize("letter", ["a", "\N{EAGLE}"])
+def test_the_longest_name_is_written(tmp_path, letter):
+    output = tmp_path / (letter * (255 // len(letter.encode())))
+    with output_folder(output, overwrite=False) as hidden:
+        (hidden / "config.json").touch()
+    assert (output / "config.json").exists()
 
 
 # Pickles
