@@ -1,10 +1,12 @@
 """What people and programs see: data on stdout, everything else on stderr, one exit code table."""
 
 import json
+import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
@@ -29,16 +31,23 @@ VersionFlag = Annotated[
 ]
 
 
-def launch(app: typer.Typer) -> None:
+def launch(app: typer.Typer, *, json_to_file: bool = False) -> None:
     """Run the commands; wrong options, too, are one JSON object where JSON was asked for.
 
     Args:
-        app: the commands, for which ``--json`` is a flag.
+        app: the commands.
+        json_to_file: ``--json`` is no flag, but names a file, ``-`` for stdout.
 
     Raises:
         SystemExit: always, with the exit code.
     """
-    as_json = "--json" in sys.argv[1:]
+    words = sys.argv[1:]
+    as_json = "--json" in words
+    if json_to_file:
+        as_json = "--json=-" in words or ("--json", "-") in pairwise(words)
+    if wrong := _wrong_word(words):
+        Console(as_json=as_json).fail(wrong, EXIT_USAGE)
+        sys.exit(EXIT_USAGE)
     try:
         sys.exit(app(standalone_mode=False))
     except typer.Abort:
@@ -48,13 +57,30 @@ def launch(app: typer.Typer) -> None:
         if not (hasattr(error, "show") and hasattr(error, "format_message")):
             raise
         error.show()
-        failure = {
-            "status": "failed",
-            "message": error.format_message(),
-            "exit_code": EXIT_USAGE,
-        }
-        Console(as_json=as_json).data(failure)
+        Console(as_json=as_json).data(_failure(error.format_message(), EXIT_USAGE))
         sys.exit(EXIT_USAGE)
+
+
+def _wrong_word(words: Sequence[str]) -> str:
+    """What no command can mean, if there is any: nothing is not left out, and every text is UTF-8."""
+    for before, word in pairwise(["", *words]):
+        if not word or re.fullmatch(r"--[a-z-]+=", word):
+            place = word[:-1] or before
+            after = f" after {place}" if place else ""
+            return f"an empty word{after}; was a variable of the shell not set?"
+        if re.search("[\ud800-\udfff]", word):
+            return f"{word!a}: not UTF-8"
+    return ""
+
+
+def _failure(message: str, code: int) -> dict[str, Any]:
+    return {"status": "failed", "message": message, "exit_code": code}
+
+
+def _printable(text: str) -> str:
+    """The text as far as stdout's encoding has its characters."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 _MARKS = {"error": ("✗", "red"), "warning": ("!", "yellow"), "note": ("·", "cyan")}
@@ -76,12 +102,13 @@ class Console:
     def line(self, text: str = "") -> None:
         """A line of the result, for people."""
         if self.talks:
-            typer.echo(text)
+            typer.echo(_printable(text))
 
     def data(self, value: Mapping[str, Any]) -> None:
         """The one JSON object, when it was asked for."""
         if self.as_json:
-            typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+            text = json.dumps(value, indent=2, ensure_ascii=False)
+            typer.echo(text if _printable(text) == text else json.dumps(value, indent=2))
 
     def findings(self, found: Iterable[Finding], *, notes: bool = True) -> None:
         """Remarks on stderr, errors first; quiet leaves errors."""
@@ -117,18 +144,20 @@ class Console:
             self.data(refused(error.findings))
             raise typer.Exit(EXIT_REFUSED) from None
         except Usage as error:
-            self._fail(str(error), EXIT_USAGE)
+            self.fail(str(error), EXIT_USAGE)
+            raise typer.Exit(EXIT_USAGE) from None
         except Unavailable as error:
-            self._fail(str(error), EXIT_UNAVAILABLE)
+            self.fail(str(error), EXIT_UNAVAILABLE)
+            raise typer.Exit(EXIT_UNAVAILABLE) from None
         except BrokenPipeError:
             # Whoever read stdout has left (a pager, head); that is no failure of ours.
             sys.stderr.close()
             raise typer.Exit from None
 
-    def _fail(self, message: str, code: int) -> None:
+    def fail(self, message: str, code: int) -> None:
+        """What went wrong, for people and as the JSON object."""
         self.error(message)
-        self.data({"status": "failed", "message": message, "exit_code": code})
-        raise typer.Exit(code) from None
+        self.data(_failure(message, code))
 
     @contextmanager
     def progress(self, title: str, total: int) -> Iterator[Callable[[int], None] | None]:

@@ -1,6 +1,7 @@
 """The commands: exit codes, what stands on stdout, and what importing them costs."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -67,6 +68,13 @@ def test_help_imports_neither_torch_nor_transformers_nor_the_hub():
         ["sglang-to-vllm", "a", "b", "--json"],
         ["explain", "no-such-code", "--json"],
         ["serve", "a", "--engine", "trt", "--json"],
+        ["inspect", "", "--json"],
+        ["inspect", "a", "--target", "", "--json"],
+        ["inspect", "a", "--target=", "--json"],
+        ["inspect", "~nosuchuser/a", "--json"],
+        ["inspect", "a" * 300, "--json"],
+        ["auto-to-vllm", "a", "a" * 300, "--json"],
+        ["inspect", b"\xff", "--json"],
     ],
 )
 def test_wrong_usage_is_one_json_object_too(tmp_path, arguments):
@@ -119,7 +127,17 @@ def test_a_refusal_exits_with_3_and_writes_nothing(tmp_path):
         ("--set", "nonsense"),
         ("--set", "no.such.key=1"),
         ("--set", "residual=sideways"),
+        ("--set", "rope.theta=" + "[" * 100_000),
+        ("--set", "rope.parameters=" + "[" * 900 + "]" * 900),
+        ("--set", "rope.theta=NaN"),
+        ("--set", "rope.theta=1e999"),
+        ("--set", "rope.theta=" + "9" * 400),
+        ("--set", r'layers.mlp.activation="\ud800"'),
         ("--max-shard-size", "huge"),
+        ("--max-shard-size", "0"),
+        ("--max-shard-size", "0.5B"),
+        ("--max-shard-size", "9" * 400),
+        ("--max-shard-size", "9" * 300 + "TB"),
         ("--dtype", "int8"),
         ("--no-such-option",),
     ],
@@ -128,6 +146,7 @@ def test_wrong_usage_exits_with_2(tmp_path, arguments):
     source = drafts.speculators(tmp_path / "source")
     result = run("auto-to-vllm", source, tmp_path / "out", *arguments)
     assert result.exit_code == 2
+    assert len(result.stderr) < 3000
     assert not (tmp_path / "out").exists()
 
 
@@ -246,6 +265,20 @@ def test_explain_knows_every_code(code):
     result = run("explain", code)
     assert result.exit_code == 0
     assert CODES[code].meaning in result.stdout
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_output_fits_the_encoding_of_stdout(tmp_path, encoding, form):
+    source = drafts.speculators(tmp_path / "\N{EAGLE}")
+    script = "from eagle3_interop.convert.cli import main; main()"
+    arguments = [sys.executable, "-c", script, "inspect", source, *form]
+    done = subprocess.run(
+        arguments, capture_output=True, env={**os.environ, "PYTHONIOENCODING": encoding}
+    )
+    assert done.returncode == 0, done.stderr
+    if form:
+        assert json.loads(done.stdout.decode(encoding))["source"]["path"] == str(source)
 
 
 def test_explain_suggests_a_code_for_a_misspelled_one():
