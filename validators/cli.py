@@ -1,12 +1,20 @@
 """``eagle3-validate``: a thin shell over `validate`; ``--help`` imports neither torch nor transformers."""
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from eagle3_interop.convert.console import EXIT_DIFFERENT, Console, QuietFlag, VersionFlag
+from eagle3_interop.convert.console import (
+    EXIT_DIFFERENT,
+    EXIT_UNAVAILABLE,
+    Console,
+    QuietFlag,
+    VersionFlag,
+    launch,
+)
 
 if TYPE_CHECKING:
     from eagle3_interop.schemas.findings import Finding
@@ -117,7 +125,8 @@ def validate(
 
         report = Report(verdict="fail", findings=found)
         if json is not None and json != STDOUT:
-            write_report(json, report.model_dump_json(indent=2) + "\n")
+            for message in try_report(json, report.model_dump_json(indent=2) + "\n"):
+                console.error(message)
         return report.model_dump(mode="json")
 
     with console.outcomes(refused):
@@ -147,7 +156,11 @@ def validate(
         from eagle3_interop.validators.engine_judge import judge_of
 
         judge = judge_of(engine, engine_python, engine_arg or [], server, request.shape)
-        report = _run(console, request, judge, json, html)
+        report, failed = _run(console, request, judge, json, html)
+        for message in failed:
+            console.error(message)
+    if failed:
+        raise typer.Exit(EXIT_UNAVAILABLE)
     if report.verdict == "fail":
         raise typer.Exit(EXIT_DIFFERENT)
 
@@ -158,7 +171,8 @@ def _run(
     judge: "Judge | None",
     json: Path | None,
     html: Path | None,
-) -> "Report":
+) -> "tuple[Report, list[str]]":
+    """The report, and the files of it that the disk did not take."""
     from transformers.utils import logging
 
     from eagle3_interop.validators import page, render
@@ -167,15 +181,16 @@ def _run(
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     report, measured = validate(request, judge=judge, watch=render.watch(console))
+    failed = []
     if html is not None:
-        write_report(html, page.page(report, measured.agreement))
+        failed += try_report(html, page.page(report, measured.agreement))
     if json is not None and json != STDOUT:
-        write_report(json, report.model_dump_json(indent=2) + "\n")
+        failed += try_report(json, report.model_dump_json(indent=2) + "\n")
     console.data(report.model_dump(mode="json"))
     console.findings(report.findings)
     if console.talks:
         render.show(report)
-    return report
+    return report, failed
 
 
 def _shape(num_draft_tokens: int | None, tree: str | None) -> "Shape | None":
@@ -213,30 +228,34 @@ def check_outputs(*paths: Path | None) -> None:
 
     Raises:
         Usage: there is no such folder, or the path is one.
+        Unavailable: nothing may be written there.
     """
-    from eagle3_interop.schemas.findings import Usage
+    from eagle3_interop.convert.folders import local_path
+    from eagle3_interop.schemas.findings import Unavailable, Usage
 
     for path in paths:
         if path is None or path == STDOUT:
             continue
+        local_path(path)
         if path.is_dir() or not path.absolute().parent.is_dir():
             raise Usage(f"{path}: give a file in a folder that exists.")
+        if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+            raise Unavailable(f"{path}: nothing may be written there")
 
 
-def write_report(path: Path, content: str) -> None:
-    """Write a file.
+def try_report(path: Path, content: str) -> list[str]:
+    """Write a file; the answer of long work outlives a disk that does not take it.
 
-    Raises:
-        Unavailable: the disk did not take it.
+    Returns:
+        What failed, if it did.
     """
-    from eagle3_interop.schemas.findings import Unavailable
-
     try:
         path.write_text(content, encoding="utf-8")
     except OSError as error:
-        raise Unavailable(f"{path}: {error.strerror}") from error
+        return [f"{path}: {error.strerror}"]
+    return []
 
 
 def main() -> None:
     """Entry point of ``eagle3-validate``."""
-    app()
+    launch(app, json_to_file=True)

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 
 from eagle3_interop.convert import api
+from eagle3_interop.convert.folders import local_path
+from eagle3_interop.convert.output_folder import check_apart, check_free
 from eagle3_interop.convert.planning import Loaded
-from eagle3_interop.schemas.findings import Finding, Unavailable, finding
+from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage, finding
 from eagle3_interop.validators import provenance
 from eagle3_interop.validators.rewire import Rewritten, write_wiring
 from eagle3_interop.validators.scoring import DEPTHS, Evaluator, order_texts
@@ -30,7 +32,7 @@ from eagle3_interop.validators.texts import (
 )
 from eagle3_interop.validators.validate import Watch, load_target, unwatched
 from eagle3_interop.validators.verdict import NO_MATCH, Diagnosis, diagnose, heat_map
-from eagle3_interop.validators.wiring import Subject, distance
+from eagle3_interop.validators.wiring import Subject, Wiring, distance
 
 NEW_TOKENS = 64
 """Tokens that the target writes after each prompt."""
@@ -72,12 +74,14 @@ class Answer:
         report: its JSON.
         findings: everything said.
         heat: for the page, where it was asked for.
+        failure: why the checkpoint that was asked for could not be written, if the disk failed.
     """
 
     diagnosis: Diagnosis
     report: dict[str, Any]
     findings: tuple[Finding, ...]
     heat: dict[tuple[int, str], list[float | None]]
+    failure: str = ""
 
 
 def run(
@@ -101,9 +105,14 @@ def run(
 
     Raises:
         Refused: a folder holds what cannot be diagnosed, or the wrong pair.
-        Usage: wrong options, prompts or device.
+        Usage: wrong options, prompts, device or place to write to, which is found before the search.
         Unavailable: disk, network or memory failed.
     """
+    request.check()
+    if write is not None:
+        write = local_path(write)
+        check_free(write.absolute(), overwrite=False)
+        check_apart(write, request.checkpoint)
     began = time.monotonic()
     with _memory():
         prepared = prepare(request, watch=watch)
@@ -119,12 +128,24 @@ def run(
         limit = None if left is None else max(0.0, left - diagnosis.seconds)
         best = diagnosis.best.wiring
         heated = heat_map(prepared.evaluator, best, limit) if heat else {}
-    done = Rewritten(None, ())
-    if write is not None and diagnosis.verdict == "better-wiring":
-        done = write_wiring(request.checkpoint, request.target, prepared.subject, best, write)
     prepared.evaluator.streams.close()
+    done, failure = Rewritten(None, ()), ""
+    if write is not None and diagnosis.verdict == "better-wiring":
+        done, failure = _written(request, prepared.subject, best, write)
     said = tuple(dict.fromkeys([*prepared.findings, *_said(diagnosis), *done.findings]))
-    return Answer(diagnosis, _report(request, prepared, diagnosis, done.output, said), said, heated)
+    report = _report(request, prepared, diagnosis, done.output, said)
+    return Answer(diagnosis, report, said, heated, failure)
+
+
+def _written(
+    request: Request, subject: Subject, wiring: Wiring, output: Path
+) -> tuple[Rewritten, str]:
+    """What became of writing, and what failed: the answer of a long search outlives a full disk."""
+    try:
+        return write_wiring(request.checkpoint, request.target, subject, wiring, output), ""
+    except (Refused, Unavailable, Usage) as error:
+        said = finding("wiring-not-written", "--write", str(error))
+        return Rewritten(None, (said,)), str(error)
 
 
 @contextmanager

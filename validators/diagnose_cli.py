@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eagle3_interop.convert.console import EXIT_DIFFERENT, Console, QuietFlag, VersionFlag
-from eagle3_interop.validators.cli import STDOUT, Dtype, check_outputs, require_extra, write_report
+from eagle3_interop.convert.console import (
+    EXIT_DIFFERENT,
+    EXIT_UNAVAILABLE,
+    Console,
+    QuietFlag,
+    VersionFlag,
+    launch,
+)
+from eagle3_interop.validators.cli import STDOUT, Dtype, check_outputs, require_extra, try_report
 
 if TYPE_CHECKING:
     from eagle3_interop.schemas.findings import Finding
@@ -78,16 +85,13 @@ def diagnose(
             "findings": [item.model_dump() for item in found],
         }
         if json is not None and json != STDOUT:
-            write_report(json, _dumped(report))
+            for message in try_report(json, _dumped(report)):
+                console.error(message)
         return report
 
     with console.outcomes(refused):
         check_outputs(json, html)
         require_extra()
-        if write is not None:
-            from eagle3_interop.convert.output_folder import check_free
-
-            check_free(write.absolute(), overwrite=False)
         from eagle3_interop.validators.session import Request
 
         request = Request(
@@ -101,14 +105,19 @@ def diagnose(
             trust_remote_code=trust_remote_code,
         )
         answer = _run(console, request, budget, write, heat=html is not None)
+        failed = [answer.failure] if answer.failure else []
         if html is not None:
             from eagle3_interop.validators.heatmap import page
 
-            write_report(html, page(answer))
+            failed += try_report(html, page(answer))
         if json is not None and json != STDOUT:
-            write_report(json, _dumped(answer.report))
+            failed += try_report(json, _dumped(answer.report))
         console.data(answer.report)
         _show(console, answer)
+        for message in failed:
+            console.error(message)
+    if failed:
+        raise typer.Exit(EXIT_UNAVAILABLE)
     if answer.diagnosis.verdict != "configured-is-best":
         raise typer.Exit(EXIT_DIFFERENT)
 
@@ -184,4 +193,4 @@ def _dumped(report: dict[str, Any]) -> str:
 
 def main() -> None:
     """Entry point of ``eagle3-diagnose``."""
-    app()
+    launch(app, json_to_file=True)

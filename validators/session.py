@@ -60,8 +60,12 @@ class Request:
         """Refuse what can never be measured.
 
         Raises:
-            Usage: a number is out of range, or a gate lacks what it judges.
+            Usage: a number is out of range, a gate lacks what it judges, or a folder has an empty name.
         """
+        for name in ("checkpoint", "target", "against"):
+            word = getattr(self, name)
+            if word is not None and not word.strip():
+                raise Usage(f"{name}: empty; was a variable of the shell not set?")
         if self.max_logit_diff is not None and self.against is None:
             raise Usage("--max-logit-diff compares with a source: give --against SOURCE too.")
         if self.shape is not None:

@@ -15,9 +15,13 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from eagle3_interop.convert import api
+from eagle3_interop.schemas.findings import Unavailable, Usage
 from eagle3_interop.validators import diagnose as orchestration
+from eagle3_interop.validators.cli import main as validate_main
+from eagle3_interop.validators.cli import try_report
 from eagle3_interop.validators.diagnose import answer, prepare
 from eagle3_interop.validators.diagnose_cli import app
+from eagle3_interop.validators.diagnose_cli import main as diagnose_main
 from eagle3_interop.validators.rewire import write_wiring
 from eagle3_interop.validators.scoring import Evaluator
 from eagle3_interop.validators.session import Request
@@ -422,6 +426,79 @@ def test_exit_codes(tmp_path, prompts):
     report = json.loads(refused.stdout)
     assert report["verdict"] == "refused"
     assert report["findings"]
+
+
+@pytest.mark.parametrize(
+    ("place", "code"),
+    [("draft/inside", 2), ("file/below", 2), ("draft", 2), ("a" * 300, 2), ("new/a", 4)],
+)
+def test_a_place_that_cannot_be_written_to_is_found_before_the_search(
+    tmp_path, monkeypatch, place, code
+):
+    draft = edited(tmp_path, "plain")
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(orchestration, "prepare", lambda *_, **__: pytest.fail("it went on"))
+    if code == 4:
+        monkeypatch.setattr("os.access", lambda *_: False)
+    ran = command(draft, "--target", TARGET, "--write", tmp_path / place, "--json", "-")
+    assert ran.exit_code == code, ran.output
+    assert json.loads(ran.stdout)["exit_code"] == code
+
+
+@pytest.mark.usefixtures("_one_target")
+@pytest.mark.parametrize("error", [Unavailable, Usage])
+def test_the_answer_outlives_a_disk_that_fails(tmp_path, monkeypatch, small_pair, error):
+    def fails(*_arguments):
+        raise error("no space")
+
+    evaluator = of_folder(edited(tmp_path, "plain"), small_pair)
+    best = diagnose(evaluator, budget=0.0)
+    other = replace(best, verdict="better-wiring")
+    monkeypatch.setattr(orchestration, "diagnose", lambda *_, **__: other)
+    monkeypatch.setattr(orchestration, "write_wiring", fails)
+    file = tmp_path / "report.json"
+    common = (tmp_path / "draft", "--target", TARGET, "--prompts", tmp_path / "prompts")
+    (tmp_path / "prompts").write_text("Hello")
+    ran = command(*common, "--write", tmp_path / "out", "--json", file)
+    assert ran.exit_code == 4, ran.output
+    assert "wirings, the best first" in ran.stdout
+    assert "no space" in ran.stderr
+    report = json.loads(file.read_text())
+    assert report["verdict"] == "better-wiring"
+    assert report["written"] is None
+    assert "wiring-not-written" in {item["code"] for item in report["findings"]}
+
+
+def test_a_report_that_the_disk_does_not_take_is_not_lost(tmp_path):
+    (tmp_path / "full").symlink_to("/dev/full")
+    (message,) = try_report(tmp_path / "full", "x" * 100)
+    assert "No space left" in message
+
+
+WRONG = [
+    [],
+    ["--target", TARGET, "--dtype", "x"],
+    ["--target", TARGET, "--no-such-option"],
+    ["--target", ""],
+    ["--target="],
+    ["--target", "~nosuchuser/x"],
+    ["--target", TARGET, "--prompts", ""],
+    ["--target", TARGET, "--html", "a" * 300],
+]
+
+
+@pytest.mark.parametrize("form", [("--json", "-"), ("--json=-",)])
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+@pytest.mark.parametrize("main", [validate_main, diagnose_main])
+def test_wrong_usage_is_one_json_object_too(monkeypatch, capsys, main, wrong, form):
+    words = ["eagle3", DRAFTS / "plain", *wrong, *form]
+    monkeypatch.setattr(sys, "argv", [str(word) for word in words])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2
+    failure = json.loads(capsys.readouterr().out)
+    assert (failure["status"], failure["exit_code"]) == ("failed", 2)
+    assert failure["message"]
 
 
 def test_ids_that_name_no_layer_are_searched_for(tmp_path, prompts):
