@@ -173,9 +173,10 @@ def parse_size(text: str) -> int:
 
     units = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?B?)", text.strip().upper())
-    if match is None or match[2] not in units or not float(match[1]):
-        raise Usage(f"--max-shard-size {text!r}: give a size such as 5GB.")
-    return int(float(match[1]) * units[match[2]])
+    size = float(match[1]) * units[match[2]] if match and match[2] in units else 0.0
+    if not 1 <= size < 2**63:
+        raise Usage(f"--max-shard-size {text[:40]!r}: give a size such as 5GB.")
+    return int(size)
 
 
 def _convert(
