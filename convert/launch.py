@@ -7,22 +7,52 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+from eagle3_interop.convert.folders import pinned
 from eagle3_interop.schemas.findings import Usage
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([a-zA-Z]+)")
+_LARGEST = 2**63 - 1
+_QUOTED_OR_CONTINUED = re.compile(r"""('[^']*'|"(?:\\.|[^"\\])*"|\\[^\n])|\\\n""", re.DOTALL)
+_VARIABLE = re.compile(r"(?:--env=|-e=?)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
+"""An assignment, bare or as a flag of ``docker run``."""
 
 
 def size(value: str, units: Mapping[str, int]) -> int | None:
     """A whole number, plain or with one of these units; None, where it is none."""
     try:
-        return int(value)
+        number = int(value)
     except ValueError:
         match = _SIZE.fullmatch(value)
-    if match is None or match[2] not in units:
-        return None
-    return int(Decimal(match[1]) * units[match[2]])
+        if match is None or match[2] not in units:
+            return None
+        number = int(Decimal(match[1]) * units[match[2]])
+    return number if abs(number) <= _LARGEST else None
+
+
+def home(path: str) -> str:
+    """The path with a leading ``~`` replaced, which inside quotes neither a shell nor an engine does."""
+    try:
+        return str(Path(path).expanduser()) if path.startswith("~") else path
+    except RuntimeError:  # no such user
+        return path
+
+
+def named(spec: str) -> tuple[str, str | None]:
+    """A model as an engine shall find it: a folder, or a Hub id and its revision."""
+    return pinned(home(spec))
+
+
+def _lines_joined(text: str) -> str:
+    """The text without the line ends that a shell drops, each behind a backslash."""
+
+    def kept(match: re.Match[str]) -> str:
+        part = match[1] or ""
+        return re.sub(r"(\\[^\n])|\\\n", r"\1", part) if part.startswith('"') else part
+
+    return _QUOTED_OR_CONTINUED.sub(kept, text)
 
 
 @dataclass(frozen=True)
@@ -43,13 +73,16 @@ class Launch:
 
     @cached_property
     def words(self) -> list[str]:
-        """The command as a shell splits it.
+        """The command as a shell splits it; ``;``, ``&`` and ``|`` are words of their own.
 
         Raises:
-            Usage: a quote is left open.
+            Usage: a quote is left open, or it is not UTF-8.
         """
         try:
-            return shlex.split(self.arguments)
+            self.arguments.encode()
+            lexer = shlex.shlex(_lines_joined(self.arguments), posix=True, punctuation_chars=";&|")
+            lexer.whitespace_split, lexer.commenters = True, ""
+            return list(lexer)
         except ValueError as error:
             raise Usage(f"--check: {error}") from None
 
@@ -117,20 +150,24 @@ class Launch:
             return None
         try:
             value = json.loads(raw)
-        except json.JSONDecodeError as error:
+            if isinstance(value, dict):
+                "".join(value).encode()  # findings name keys
+        except ValueError as error:
             raise Usage(f"--check: --{names[0]} is not JSON: {error}") from None
         if not isinstance(value, dict):
             raise Usage(f"--check: --{names[0]} is not a JSON object.")
         return value
 
+    def variable(self, name: str) -> str | None:
+        """The value that the command last gives an environment variable."""
+        pairs = (_VARIABLE.fullmatch(word) for word in self.words)
+        values = [pair[2] for pair in pairs if pair is not None and pair[1] == name]
+        return values[-1] if values else None
+
     def switched_on(self, variable: str) -> bool:
-        """Whether an environment variable before the command says yes."""
-        return self._variable(variable) in ("1", "true", "yes", "y")
+        """Whether an environment variable of the command says yes."""
+        return (self.variable(variable) or "").lower() in ("1", "true", "yes", "y")
 
     def switched_off(self, variable: str) -> bool:
-        """Whether an environment variable before the command says no."""
-        return self._variable(variable) in ("0", "false", "no", "n")
-
-    def _variable(self, name: str) -> str | None:
-        values = [word.partition("=")[2] for word in self.words if word.startswith(f"{name}=")]
-        return values[-1].lower() if values else None
+        """Whether an environment variable of the command says no."""
+        return (self.variable(variable) or "").lower() in ("0", "false", "no", "n")

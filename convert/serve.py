@@ -77,7 +77,10 @@ def judge(
     """
     launch = Launch(arguments, config, checkpoint, target_config)
     rules = judge_vllm if engine == "vllm" else judge_sglang
-    return [*_judge_file(launch), *rules(launch), *_judge_shape(config, target_config)]
+    try:
+        return [*_judge_file(launch), *rules(launch), *_judge_shape(config, target_config)]
+    except RecursionError:
+        raise Usage("--check: a JSON in it is nested too deeply.") from None
 
 
 def _judge_file(launch: Launch) -> Iterator[Finding]:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from eagle3_interop.convert.folders import pinned
-from eagle3_interop.convert.launch import Launch
+from eagle3_interop.convert.folders import local_folder
+from eagle3_interop.convert.launch import Launch, named
 from eagle3_interop.convert.serve_sglang_configs import (
     PLUGIN_VARIABLE,
     dtype_flag,
@@ -22,6 +22,7 @@ from eagle3_interop.schemas.findings import Finding, finding
 from eagle3_interop.schemas.keys import architecture
 
 _LINK = "eagle3-draft"
+_TOPK, _TOKENS = "--speculative-eagle-topk", "--speculative-num-draft-tokens"
 _DRAFT_PATH = ("speculative-draft-model-path", "speculative-draft-model")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -59,18 +60,22 @@ def sglang_command(
     """The command; see `serve.command`."""
     # A chain of K needs K steps and K + 1 draft tokens: SGLang counts the root among them.
     tokens = num_draft_tokens + 1 if topk == 1 else 1 + topk + (num_draft_tokens - 1) * topk
-    (source, revision), (model, its_revision) = pinned(checkpoint), pinned(target)
+    (source, revision), (model, its_revision) = named(checkpoint), named(target)
     before, draft = _plain_name(source, revision)
     parts = [
         *before,
         *([PLUGIN_VARIABLE] if needs_plugin(config) else []),
         "python -m sglang.launch_server",
         f"--model-path {shlex.quote(model)}",
-        *([f"--revision {its_revision}"] if its_revision else []),
+        *([f"--revision {shlex.quote(its_revision)}"] if its_revision else []),
         *(["--model-config-parser hf"] if _misread(model) else []),
         "--speculative-algorithm EAGLE3",
         f"--speculative-draft-model-path {shlex.quote(draft)}",
-        *([f"--speculative-draft-model-revision {revision}"] if revision and not before else []),
+        *(
+            [f"--speculative-draft-model-revision {shlex.quote(revision)}"]
+            if revision and not before
+            else []
+        ),
         f"--speculative-num-steps {num_draft_tokens}",
         f"--speculative-eagle-topk {topk}",
         f"--speculative-num-draft-tokens {tokens}",
@@ -111,7 +116,8 @@ def _judge_draft(launch: Launch) -> Iterator[Finding]:
         )
         yield finding("serve-algorithm", where, message)
     if launch.absent(*_DRAFT_PATH):
-        message = f"absent: give --speculative-draft-model-path {launch.checkpoint}."
+        draft = shlex.quote(named(launch.checkpoint)[0])
+        message = f"absent: give --speculative-draft-model-path {draft}."
         yield finding("serve-no-draft", "--speculative-draft-model-path", message)
 
 
@@ -131,30 +137,29 @@ def _taken_for_native(path: str) -> bool:
     return _taken_for_eagle(path) or any(word in path.lower() for word in words)
 
 
-def _local(path: str) -> Path | None:
-    folder = Path(path).expanduser()
-    return folder if folder.is_dir() else None
-
-
 def _misread(path: str) -> bool:
     """Whether SGLang asks for a ``params.json`` that is not there, as far as can be seen from here."""
-    folder = _local(path)
+    folder = local_folder(path)
     if folder is not None:
-        return _taken_for_native(path) and not (folder / "params.json").exists()
+        return _taken_for_native(path) and not _holds(folder, "params.json")
     return _taken_for_eagle(path)
+
+
+def _holds(folder: Path, name: str) -> bool:
+    try:
+        return (folder / name).exists()
+    except OSError:  # not ours to look into
+        return False
 
 
 def _plain_name(checkpoint: str, revision: str | None) -> tuple[list[str], str]:
     """What to run first, and a name of the draft that SGLang does not take for Mistral's own format."""
     if not _taken_for_native(checkpoint):
         return [], checkpoint
-    remote = _HUB_ID.fullmatch(checkpoint) and _local(checkpoint) is None
-    made = (
-        f"hf download {checkpoint}{f' --revision {revision}' if revision else ''} --local-dir {_LINK}"
-        if remote
-        else f"ln -sfn {shlex.quote(checkpoint)} {_LINK}"
-    )
-    return [made, "&&"], _LINK
+    remote = _HUB_ID.fullmatch(checkpoint) and local_folder(checkpoint) is None
+    at = ["--revision", revision] if revision else []
+    download = ["hf", "download", checkpoint, *at, "--local-dir", _LINK]
+    return [shlex.join(download if remote else ["ln", "-sfn", checkpoint, _LINK]), "&&"], _LINK
 
 
 def _judge_names(launch: Launch) -> Iterator[Finding]:
@@ -169,7 +174,7 @@ def _judge_names(launch: Launch) -> Iterator[Finding]:
     told = launch.flags.get("model-config-parser", "auto") != "auto" or launch.takes_a_file
     if told or not _misread(target):
         return
-    code = "serve-mistral-name" if _local(target) else "serve-mistral-target"
+    code = "serve-mistral-name" if local_folder(target) else "serve-mistral-target"
     message = f"by the name {target!r} SGLang reads params.json, not config.json."
     yield finding(code, "--model-path", message, fix="--model-config-parser hf")
 
@@ -215,6 +220,10 @@ def _judge_counts(launch: Launch) -> Iterator[Finding]:
     topk = launch.number("speculative-eagle-topk")
     tokens = launch.number("speculative-num-draft-tokens")
     where = "--speculative-num-steps"
+    least = 0 if _adapts(launch) else 1
+    if wrong := list(_too_few((where, steps, least), (_TOPK, topk, 1), (_TOKENS, tokens, 1))):
+        yield from wrong
+        return
     if launch.takes_a_file and None in (steps, topk, tokens):
         return
     if _adapts(launch):
@@ -228,11 +237,18 @@ def _judge_counts(launch: Launch) -> Iterator[Finding]:
             yield finding("serve-counts-chosen", where, message)
     elif topk is None:
         message = "absent beside the steps: SGLang compares nothing with 1, and does not start."
-        yield finding("serve-counts", "--speculative-eagle-topk", message)
+        yield finding("serve-counts", _TOPK, message)
     elif topk == 1:
         yield from _judge_chain(steps, tokens)
     else:
         yield from _judge_tree(steps, topk, tokens)
+
+
+def _too_few(*counts: tuple[str, int | None, int]) -> Iterator[Finding]:
+    """SGLang 0.5.23 itself looks at none of them, and fails, or drafts nothing, later."""
+    for flag, count, least in counts:
+        if count is not None and count < least:
+            yield finding("serve-counts", flag, f"{count}: at least {least} makes a draft.")
 
 
 def _judge_adaptive(launch: Launch, steps: int | None, tokens: int | None) -> Iterator[Finding]:
@@ -260,10 +276,12 @@ def _judge_chain(steps: int, tokens: int | None) -> Iterator[Finding]:
 
 def _judge_tree(steps: int, topk: int, tokens: int | None) -> Iterator[Finding]:
     """`speculative/eagle_utils.py` `organize_draft_results` takes tokens - 1 of the tree's nodes."""
-    where = "--speculative-num-draft-tokens"
+    where = _TOKENS
     nodes = 1 + topk + (steps - 1) * topk * topk
     if tokens is None:
         yield finding("serve-counts", where, "absent: a tree has no number of its own for SGLang.")
+    elif tokens == 1:
+        yield finding("serve-counts", where, "1 is the root alone: nothing is drafted.")
     elif tokens > nodes:
         message = f"{tokens} draft tokens, and a tree of {steps} steps by {topk} has {nodes} nodes."
         yield finding("serve-counts", where, message)

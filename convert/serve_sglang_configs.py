@@ -13,10 +13,16 @@ from eagle3_interop.schemas.findings import Finding, finding
 from eagle3_interop.schemas.keys import FLAT_READ, architecture
 from eagle3_interop.schemas.sglang import PLUGIN
 
-PLUGIN_VARIABLE = "SGLANG_EXTERNAL_MODEL_PACKAGE=eagle3_interop.sglang_plugin"
+_VARIABLE, _PACKAGE = "SGLANG_EXTERNAL_MODEL_PACKAGE", "eagle3_interop.sglang_plugin"
+PLUGIN_VARIABLE = f"{_VARIABLE}={_PACKAGE}"
 
 _LONGER = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
-_DTYPES = {"half": "float16", "float": "float32"}
+_DTYPES = {
+    **{name: name for name in ("float16", "bfloat16", "float32")},
+    **{f"torch.{name}": name for name in ("float16", "bfloat16", "float32")},
+    "half": "float16",
+    "float": "float32",
+}
 _ALWAYS_BFLOAT16 = frozenset(["MistralLarge3ForCausalLM", "PixtralForConditionalGeneration"])
 
 _UNITS = {
@@ -47,9 +53,9 @@ def judge_configs(launch: Launch) -> Iterator[Finding]:
     yield from _judge_context(launch)
     yield from _judge_dtype(launch)
     yield from _judge_quantisation(launch)
-    if needs_plugin(launch.config) and PLUGIN_VARIABLE not in launch.words:
+    if needs_plugin(launch.config) and launch.variable(_VARIABLE) != _PACKAGE:
         message = f"{architecture(launch.config)} is not a class of SGLang's own."
-        yield finding("serve-plugin", "SGLANG_EXTERNAL_MODEL_PACKAGE", message)
+        yield finding("serve-plugin", _VARIABLE, message)
     yield from _judge_window(launch)
 
 
@@ -98,6 +104,9 @@ def _judge_context(launch: Launch) -> Iterator[Finding]:
     asked, allowed = launch.number("context-length", units=_UNITS), launch.switched_on(_LONGER)
     if asked is None and launch.takes_a_file:
         return
+    if asked is not None and asked < 1:
+        yield finding("serve-context", where, f"{asked} positions: no request fits.", fix="")
+        return
     reach = None if launch.target is None else context_of(_overridden(launch.target, overrides))
     if asked is not None and reach is not None and asked > reach and not allowed:
         message = f"{asked} positions, and the target reaches {reach}: SGLang does not start."
@@ -117,9 +126,8 @@ def _judge_context(launch: Launch) -> Iterator[Finding]:
 
 
 def _dtype(config: Mapping[str, Any]) -> str:
-    """`configs/model_config.py` `_get_and_verify_dtype` for ``auto``."""
-    named = str(config.get("dtype") or config.get("torch_dtype") or "float32")
-    dtype = _DTYPES.get(named, named)
+    """`configs/model_config.py` `_get_and_verify_dtype` for ``auto``; what it does not know is float32."""
+    dtype = _DTYPES.get(str(config.get("dtype") or config.get("torch_dtype")), "float32")
     if dtype != "float32":
         return dtype
     return "bfloat16" if str(config.get("model_type")).startswith("gemma") else "float16"

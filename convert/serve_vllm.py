@@ -4,14 +4,14 @@ Source of the facts: vLLM 0.32.0, each rule's file beside it.
 """
 
 import json
+import re
 import shlex
 from collections.abc import Collection, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from eagle3_interop.convert.folders import pinned
-from eagle3_interop.convert.launch import Launch, size
+from eagle3_interop.convert.launch import Launch, home, named, size
 from eagle3_interop.schemas.context import vllm_context_of
 from eagle3_interop.schemas.findings import Finding, finding
 from eagle3_interop.schemas.keys import IDS, layer_config, nested_keys
@@ -24,6 +24,7 @@ _SHORT = {
 }
 _OTHER_FOLDERS = ("hf-config-path", "served-model-name", "spec-model", "tokenizer")
 """Flags whose value may be the draft's folder, which it then does not serve."""
+_COUNT = re.compile(r"\s*\+?0*[1-9]\d*(\.0+)?\s*")
 _NO_COMPILATION = ("0", "none")
 _UNITS = {
     **{unit: 1000**n for n, unit in enumerate("kmgt", 1)},
@@ -34,7 +35,7 @@ _UNITS = {
 
 def vllm_command(checkpoint: str, target: str, num_draft_tokens: int) -> str:
     """The command; see `serve.command`."""
-    (draft, revision), (model, its_revision) = pinned(checkpoint), pinned(target)
+    (draft, revision), (model, its_revision) = named(checkpoint), named(target)
     speculative = {
         "method": "eagle3",
         "model": draft,
@@ -43,7 +44,7 @@ def vllm_command(checkpoint: str, target: str, num_draft_tokens: int) -> str:
     }
     parts = [
         f"vllm serve {shlex.quote(model)}",
-        *([f"--revision {its_revision}"] if its_revision else []),
+        *([f"--revision {shlex.quote(its_revision)}"] if its_revision else []),
         f"--speculative-config {shlex.quote(json.dumps(speculative))}",
     ]
     return " ".join(parts)
@@ -63,6 +64,7 @@ def judge_vllm(launch: Launch) -> Iterator[Finding]:
     yield from _judge_twice(launch, _SHORT.values() if itself else table)
     if not itself:
         yield from _judge_settings(launch, settings)
+    yield from _judge_numbers(settings)
     if settings.get("parallel_drafting"):
         message = "this draft was not trained to draft in parallel; vLLM wants its mask_hidden."
         yield finding("serve-method", f"{_WHERE}: parallel_drafting", message)
@@ -100,7 +102,7 @@ def _value(raw: str) -> Any:  # noqa: ANN401
     """JSON, else a number with a unit, else text."""
     try:
         return json.loads(raw)
-    except json.JSONDecodeError:
+    except ValueError:
         number = size(raw, _UNITS)
         return raw if number is None else number
 
@@ -120,11 +122,15 @@ def _serves_itself(launch: Launch) -> bool:
     """
     if not launch.config.get("speculators_config"):
         return False
-    draft = pinned(launch.checkpoint)[0]
-    return any(
-        word == draft or Path(word).expanduser().resolve() == Path(draft).expanduser().resolve()
-        for word in _served(launch)
-    )
+    draft = named(launch.checkpoint)[0]
+    return any(home(word) == draft or _same_place(word, draft) for word in _served(launch))
+
+
+def _same_place(one: str, other: str) -> bool:
+    try:
+        return Path(home(one)).resolve() == Path(other).resolve()
+    except (OSError, RuntimeError, ValueError):  # too long, a circle of links, a null byte
+        return False
 
 
 def _served(launch: Launch) -> list[str]:
@@ -165,6 +171,21 @@ def _judge_settings(launch: Launch, settings: dict[str, Any]) -> Iterator[Findin
     if settings.get("num_speculative_tokens") is None and complete:
         message = "absent: vLLM asks a draft's config for it only where it serves that very folder."
         yield finding("serve-counts", f"{_WHERE}: num_speculative_tokens", message)
+
+
+def _judge_numbers(settings: dict[str, Any]) -> Iterator[Finding]:
+    """``config/speculative.py``: ``Field(gt=0)`` and ``Field(ge=1)``, as pydantic reads a number."""
+    for key in ("num_speculative_tokens", "max_model_len"):
+        value = settings.get(key)
+        if value is not None and not _counts(value):
+            message = f"{value!r}: vLLM takes whole numbers from 1 on, and does not start."
+            yield finding("serve-counts", f"{_WHERE}: {key}", message)
+
+
+def _counts(value: object) -> bool:
+    if isinstance(value, str):
+        return _COUNT.fullmatch(value) is not None
+    return isinstance(value, int | float) and value >= 1 and value % 1 == 0
 
 
 def _judge_eager(launch: Launch) -> Iterator[Finding]:
@@ -212,13 +233,17 @@ def _is_eager(launch: Launch) -> bool:
 
 def _judge_context(launch: Launch, settings: dict[str, Any]) -> Iterator[Finding]:
     """``v1/worker/gpu_model_runner.py`` ``_input_fits_in_drafter``; the V2 runner, the default, goes on."""
+    given = launch.last("max-model-len")
+    chosen = given is None or given.strip().lower() in ("auto", "-1")
+    asked = None if chosen else launch.number("max-model-len", units=_UNITS)
+    if asked is not None and asked < 1:
+        message = f"{asked} positions: vLLM does not start."
+        yield finding("serve-counts", "--max-model-len", message, fix="")
+        return
     if not _runs_v1(launch):
         return
-    asked = size(launch.flags.get("max-model-len", ""), _UNITS)
-    if asked in (None, -1):
-        asked = None
-        if launch.target is not None and not launch.takes_a_file:
-            asked = vllm_context_of(launch.target)
+    if asked is None and launch.target is not None and not launch.takes_a_file:
+        asked = vllm_context_of(launch.target)
     own = settings.get("max_model_len") or _declared(launch)
     if asked is not None and isinstance(own, int) and asked > own:
         message = f"{asked} positions, and the draft declares {own}: beyond them the V1 runner drafts nothing."

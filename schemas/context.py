@@ -32,6 +32,9 @@ _OF_THE_ORIGINAL = ("yarn", "longrope", "llama3")
 """Scalings for which transformers fills in ``original_max_position_embeddings``, so that no factor counts."""
 _VLLM_OF_THE_ORIGINAL = (*_OF_THE_ORIGINAL, "deepseek_yarn", "deepseek_llama_scaling")
 
+_LARGEST = 2**53
+"""Beyond it nothing is a number of positions: engines fail on it, too."""
+
 STRETCHED = ("dynamic", "longrope")
 """Scalings that depend on the number of positions that a config declares."""
 
@@ -73,10 +76,10 @@ def context_of(config: Mapping[str, Any]) -> int | None:
 
     Returns:
         Factor times the first of the keys that it knows, in its order; the config class's default where
-        none is there; None, where that class is not known here.
+        none is there; None, where that class is not known here, or it is no number of positions.
     """
     declared = next((config[key] for key in _KEYS if config.get(key) is not None), _default(config))
-    return int(rope_factor(config) * declared) if isinstance(declared, int) else None
+    return _positions(declared, rope_factor(config))
 
 
 def vllm_context_of(config: Mapping[str, Any]) -> int | None:
@@ -88,7 +91,7 @@ def vllm_context_of(config: Mapping[str, Any]) -> int | None:
     Returns:
         ``model_max_length``, else the smallest of the keys that it knows, the config class's default
         among them, times the rope's factor; of a longrope, the original positions at the top level.
-        None, where no key is there and the class is not known here.
+        None, where no key is there and the class is not known here, or it is no number of positions.
     """
     original = config.get("original_max_position_embeddings")
     if rope_kind(config) == "longrope" and isinstance(original, int):
@@ -96,7 +99,7 @@ def vllm_context_of(config: Mapping[str, Any]) -> int | None:
     keys = {"max_position_embeddings": _default(config), **config}
     found = [keys[key] for key in _VLLM_KEYS if isinstance(keys.get(key), int)]
     declared = config.get("model_max_length") or min(found, default=None)
-    return None if declared is None else int(declared * _vllm_factor(config))
+    return _positions(declared, _vllm_factor(config))
 
 
 def _vllm_factor(config: Mapping[str, Any]) -> float:
@@ -111,6 +114,12 @@ def _vllm_factor(config: Mapping[str, Any]) -> float:
         if "factor" in r and _kind(r) not in _VLLM_OF_THE_ORIGINAL
     ]
     return factors[-1] if factors and isinstance(factors[-1], int | float) else 1
+
+
+def _positions(declared: object, factor: float) -> int | None:
+    if not isinstance(declared, int) or not (abs(declared) < _LARGEST and abs(factor) < _LARGEST):
+        return None
+    return int(declared * factor)
 
 
 def _default(config: Mapping[str, Any]) -> int | None:

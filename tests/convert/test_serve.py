@@ -1,9 +1,13 @@
 """What `serve` prints and says for either engine."""
 
+import json
+from pathlib import Path
+
 import drafts
 import pytest
 
 from eagle3_interop.convert import serve
+from eagle3_interop.schemas.findings import Usage
 
 STOCK = drafts.SGLANG_CONFIG
 PLUGIN = {**drafts.VLLM_CONFIG, "norm_before_residual": True}
@@ -88,3 +92,72 @@ def test_a_revision_has_a_flag_of_its_own():
     line = serve.command(STOCK, "vllm", "org/draft@v2", "org/target@main", 3)
     assert '"model": "org/draft", "revision": "v2"' in line
     assert line.startswith("vllm serve org/target --revision main ")
+
+
+def test_a_backslash_at_the_end_of_a_line_joins_the_next():
+    lines = GOOD.replace(" --", " \\\n  --").replace(" d ", " \\\n d ")
+    assert codes(lines) == []
+    settings = '{"model": "d", "method": "eagle3", "num_speculative_tokens": 4}'
+    assert codes(f"vllm serve t \\\n --speculative-config \\\n '{settings}'", "vllm") == []
+    escaped = settings.replace('"', '\\"').replace(", ", ", \\\n")
+    assert codes(f'vllm serve t --speculative-config "{escaped}"', "vllm") == []
+
+
+def test_inside_single_quotes_a_backslash_joins_nothing():
+    with pytest.raises(Usage):
+        codes("vllm serve t -sc '{\\\n}'", "vllm")
+
+
+@pytest.mark.parametrize("user", ["~nosuchuser/mistral-eagle", "m" * 300 + "/mistral-eagle"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_path_that_no_folder_can_have_is_judged_like_any_other(user, engine):
+    named = GOOD.replace("model-path t", f"model-path {user}")
+    assert codes(named if engine == "sglang" else f"vllm serve {user}", engine) == [
+        "serve-mistral-target" if engine == "sglang" else "serve-no-draft"
+    ]
+    assert codes(f"vllm serve {user}", "vllm", drafts.SPECULATORS_CONFIG) == ["serve-no-draft"]
+    assert user in serve.command(STOCK, engine, "d", user, 4)
+
+
+DEEP = ["[" * 100_000, '{"a":' * 100_000, "[" * 900 + "]" * 900, '{"a":' * 900 + "1" + "}" * 900]
+
+
+@pytest.mark.parametrize("value", [*DEEP, "9" * 5000, '{"\\ud800": 1}', "{", "NaN"])
+@pytest.mark.parametrize(
+    ("engine", "flag"),
+    [
+        ("sglang", "--json-model-override-args"),
+        ("vllm", "--speculative-config"),
+        ("vllm", "--speculative-config.model"),
+        ("vllm", "--compilation-config"),
+        ("vllm", "-cc.mode"),
+    ],
+)
+def test_no_json_in_a_command_ends_in_a_fault(engine, flag, value):
+    try:
+        found = codes(f"{GOOD if engine == 'sglang' else 'vllm serve t'} {flag} '{value}'", engine)
+    except Usage as usage:
+        found = [str(usage)]
+    assert found
+
+
+def test_a_command_that_is_not_utf8_is_wrong_usage():
+    with pytest.raises(Usage):
+        codes("--config \udcff")
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_printed_path_has_no_tilde_left(engine):
+    line = serve.command(STOCK, engine, "~/my drafts/d", "~/no such target", 4)
+    assert f"{Path.home()}/my drafts/d" in line
+    assert f"'{Path.home()}/no such target'" in line
+    assert "~" not in line
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("name", ["a; b", "$(a)", "mistral eagle; a"])
+def test_all_that_is_printed_is_quoted(engine, name):
+    line = serve.command(STOCK, engine, name, name, 4)
+    quoted = f"'{name}'" if engine == "sglang" else json.dumps(name)
+    assert quoted in line
+    assert line.count(name) == line.count(f"'{name}'") + line.count(f'"{name}"')

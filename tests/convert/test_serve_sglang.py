@@ -42,6 +42,21 @@ def test_more_draft_tokens_than_a_tree_has_nodes_are_an_error():
     assert codes(tree.replace("tokens 5", "tokens 8")) == ["serve-counts"]
 
 
+@pytest.mark.parametrize(
+    ("steps", "topk", "tokens"),
+    [(-4, 1, -3), (0, 1, 1), (4, -2, 5), (4, 0, 5), (4, 4, 0), (4, 4, 1), (-1, 4, 5)],
+)
+def test_counts_that_draft_nothing_are_errors(steps, topk, tokens):
+    counts = f"--speculative-num-steps {steps} --speculative-eagle-topk {topk}"
+    found = codes(f"{BARE} {counts} --speculative-num-draft-tokens {tokens}")
+    assert set(found) == {"serve-counts"}
+
+
+def test_adaptive_drafting_may_start_with_no_step():
+    assert codes(f"{BARE} --speculative-adaptive --speculative-num-steps 0") == []
+    assert codes(f"{BARE} --speculative-adaptive --speculative-num-steps -1") == ["serve-counts"]
+
+
 @pytest.mark.parametrize("tokens", ["--speculative-num-draft-tokens 5", ""])
 def test_steps_without_topk_are_an_error(tokens):
     # SGLang 0.5.23 `_handle_eagle_family` compares the absent top-k with 1: a TypeError.
@@ -156,6 +171,18 @@ def test_a_context_beyond_the_drafts_positions_is_an_error():
     assert codes(GOOD, target={"max_position_embeddings": 4096}) == ["serve-context"]
 
 
+@pytest.mark.parametrize("length", ["0", "-5", "-5 --speculative-eagle-topk 1"])
+def test_a_context_without_positions_is_an_error(length):
+    assert codes(f"{GOOD} --context-length {length}") == ["serve-context"]
+
+
+@pytest.mark.parametrize("rope", [{"factor": float("nan")}, {"type": "linear", "factor": 1e308}])
+def test_a_factor_that_gives_no_number_of_positions_leaves_the_context_open(rope):
+    overrides = json.dumps({"rope_scaling": rope})
+    arguments = f"{GOOD} --context-length 4096 --json-model-override-args '{overrides}'"
+    assert codes(arguments, target={"max_position_embeddings": 4096}) == ["serve-overrides"]
+
+
 def test_a_context_beyond_the_targets_own_is_an_error():
     wide = {**STOCK, "max_position_embeddings": 8192}
     target = {"max_position_embeddings": 4096}
@@ -240,6 +267,22 @@ def test_two_dtypes_are_an_error_that_the_printed_command_mends(draft, target, f
     assert ("--dtype" in line) == (not fits)
 
 
+@pytest.mark.parametrize("name", ["float16; rm -rf ~", ["x"], {"a": 1}, "float8_e4m3fn", 7, "auto"])
+def test_what_is_no_dtype_counts_as_none(name):
+    config = {**STOCK, "torch_dtype": "bfloat16"}
+    line = serve.command(config, "sglang", "d", "t", 4, target_config={"dtype": name})
+    assert line.endswith(" --dtype float16")  # as for float32
+    config = {**STOCK, "torch_dtype": name}
+    line = serve.command(config, "sglang", "d", "t", 4, target_config={"dtype": "bfloat16"})
+    assert line.endswith(" --dtype bfloat16")
+
+
+def test_a_dtype_may_have_torchs_name_before_it():
+    config = {**STOCK, "torch_dtype": "torch.bfloat16"}
+    assert codes(GOOD, config=config, target={"dtype": "bfloat16"}) == []
+    assert codes(GOOD, config=config, target={"dtype": "torch.float16"}) == ["serve-dtype"]
+
+
 def test_float32_is_bfloat16_for_gemma():
     gemma = {"model_type": "gemma3_text", "dtype": "float32"}
     assert codes(GOOD, target=gemma) == ["serve-dtype"]
@@ -315,6 +358,29 @@ def test_a_window_on_the_command_line_is_refused_by_a_draft_that_has_one():
 def test_a_draft_for_the_plugin_needs_the_plugin():
     assert codes(GOOD, config=PLUGIN) == ["serve-plugin"]
     assert codes(f"{serve.PLUGIN_VARIABLE} {GOOD}", config=PLUGIN) == []
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "export {};",
+        "export {} ;",
+        "export {} &&",
+        "docker run -e {} image",
+        "docker run -e{} image",
+        "docker run --env {} image",
+        "docker run --env={} image",
+        "env {}",
+    ],
+)
+def test_the_plugin_may_be_given_before_the_command_or_to_docker(before):
+    assert codes(f"{before.format(serve.PLUGIN_VARIABLE)} {GOOD}", config=PLUGIN) == []
+
+
+@pytest.mark.parametrize("value", ["", "another.plugin", "eagle3_interop.sglang_plugin2"])
+def test_another_plugin_is_not_the_drafts(value):
+    line = f"SGLANG_EXTERNAL_MODEL_PACKAGE={value}; {GOOD}"
+    assert codes(line, config=PLUGIN) == ["serve-plugin"]
 
 
 def test_a_revision_of_a_draft_with_mistral_in_its_name_is_downloaded():

@@ -216,3 +216,51 @@ def test_the_v1_runner_stops_drafting_where_the_drafts_positions_end():
     assert codes(f"{old} --max-model-len 2K", target=target) == []
     assert codes(f"{old} --max-model-len auto", target=target) == ["serve-context-stops"]
     assert codes(line, target=target) == []  # the V2 runner, which is the default
+
+
+@pytest.mark.parametrize(
+    ("tokens", "fits"),
+    [
+        ("4", True),
+        ('"4"', True),
+        ("4.0", True),
+        ("0", False),
+        ("-1", False),
+        ("4.5", False),
+        ('"x"', False),
+        ("NaN", False),
+        ("[4]", False),
+    ],
+)
+@pytest.mark.parametrize("key", ["num_speculative_tokens", "max_model_len"])
+def test_a_number_of_the_settings_is_whole_and_from_1_on(key, tokens, fits):
+    others = '"model": "d", "method": "eagle3", "num_speculative_tokens": 4'
+    expected = [] if fits else ["serve-counts"]
+    assert codes(f"vllm serve t -sc '{{{others}, \"{key}\": {tokens}}}'") == expected
+    itself = f"vllm serve d -sc '{{\"{key}\": {tokens}}}'"
+    assert codes(itself, SPECULATORS) == expected
+
+
+@pytest.mark.parametrize("tokens", ["0", "-3", "x"])
+def test_so_is_one_that_a_short_flag_gives(tokens):
+    line = f"vllm serve t --spec-method eagle3 --spec-model d --spec-tokens {tokens}"
+    assert codes(line) == ["serve-counts"]
+
+
+@pytest.mark.parametrize(
+    ("length", "fits"), [("0", False), ("-5", False), ("-1", True), ("auto", True), ("1k", True)]
+)
+def test_a_context_without_positions_is_an_error(length, fits):
+    line = serve.command(STOCK, "vllm", "d", "t", 4)
+    assert codes(f"{line} --max-model-len {length}") == ([] if fits else ["serve-counts"])
+
+
+def test_a_folder_that_serves_itself_may_be_named_on_the_next_line():
+    assert codes("vllm serve \\\n d", SPECULATORS) == []
+
+
+@pytest.mark.parametrize("before", ["export {};", "export {} &&", "docker run -e {}"])
+def test_a_variable_may_be_given_before_the_command_or_to_docker(before):
+    line = serve.command(STOCK, "vllm", "d", "t", 4)
+    given = before.format("VLLM_USE_V2_MODEL_RUNNER=0")
+    assert codes(f"{given} {line} --max-model-len 4k") == ["serve-context-stops"]

@@ -78,3 +78,20 @@ def test_vllm_too_gives_a_config_without_positions_its_classes_default(model_typ
 @pytest.mark.parametrize(("old", "new"), [("su", "longrope"), ("mrope", "default")])
 def test_an_old_name_of_a_rope_is_todays(old, new):
     assert rope_kind({"rope_scaling": {"type": old}}) == new
+
+
+@pytest.mark.parametrize("count", [context_of, vllm_context_of])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rope_scaling": {"type": "linear", "factor": 1e308}},
+        {"rope_scaling": {"type": "linear", "factor": float("nan")}},
+        {"rope_scaling": {"type": "linear", "factor": float("inf")}},
+        {"rope_scaling": {"type": "linear", "factor": 10**400}},
+        {"max_position_embeddings": 10**400},
+        {"max_position_embeddings": 10**400, "rope_scaling": {"type": "linear", "factor": 1.5}},
+        {"max_position_embeddings": None, "model_max_length": "many"},
+    ],
+)
+def test_what_is_no_number_of_positions_leaves_it_open(count, changes):
+    assert count({"max_position_embeddings": 1000, **changes}) is None
