@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from eagle3_interop.convert.folders import local_path
 from eagle3_interop.convert.serve import PLUGIN_VARIABLE, Engine
 from eagle3_interop.schemas.findings import Unavailable, Usage
 from eagle3_interop.validators.drafting import Shape
@@ -78,7 +79,7 @@ class StartedEngine:
             Usage: there is no such Python.
         """
         given = sys.executable if python is None else python
-        path = shutil.which(Path(given).expanduser())
+        path = shutil.which(local_path(given))
         if path is None:
             raise Usage(f"--engine-python {given}: no such program.")
         return cls(engine, str(Path(path).absolute()), tuple(map(_flag, arguments)))

@@ -4,12 +4,12 @@ import hashlib
 import platform
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from eagle3_interop.convert.checkpoint import BIN_INDEX, SAFETENSORS_INDEX, Checkpoint
+from eagle3_interop.convert.folders import local_folder
 from eagle3_interop.convert.inspection import engines
 from eagle3_interop.convert.planning import Loaded
 from eagle3_interop.convert.stream import PROVENANCE, sha256_of
@@ -49,8 +49,8 @@ def target_folder(spec: str) -> str:
     Raises:
         Unavailable: the Hub did not give the revision that was named.
     """
-    if Path(spec).expanduser().is_dir():
-        return str(Path(spec).expanduser())
+    if (folder := local_folder(spec)) is not None:
+        return str(folder)
     repo, _, revision = spec.partition("@")
     if not revision:
         return spec

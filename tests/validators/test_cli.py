@@ -175,6 +175,13 @@ def test_quiet_says_nothing(prompts):
         (("--json", "/no/such/folder/report.json"), "folder that exists"),
         (("--against", "no-such-folder"), "no-such-folder"),
         (("--prompts", "no-such-file"), "no-such-file"),
+        (("--target", " "), "target: empty"),
+        (("--against", ""), "against: empty"),
+        (("--against", "~nosuchuser/draft"), "home directory"),
+        (("--against", "a" * 300), "name too long"),
+        (("--target", "~nosuchuser/draft"), "home directory"),
+        (("--html", "a" * 300), "name too long"),
+        (("--engine", "vllm", "--engine-python", "~nosuchuser/python"), "home directory"),
     ],
 )
 def test_wrong_usage_exits_with_2(prompts, options, words):
