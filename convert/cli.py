@@ -1,7 +1,8 @@
 """``eagle3-convert``: the commands, thin shells over `api`, `inspection` and `serve`."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -229,8 +230,6 @@ def _show(
     if not console.talks:
         console.findings(findings)
         return
-    from eagle3_interop.convert import serve
-
     loaded = conversion.loaded
     console.line(
         f"{loaded.checkpoint.path} ({loaded.layout}) -> {output} ({conversion.destination})"
@@ -245,20 +244,48 @@ def _show(
         console.line(f"  {file.name}  {file.bytes:,} bytes, {file.how}")
     if not files:
         console.line("dry run: nothing was written")
-    target = loaded.target.path if loaded.target else "TARGET"
-    tokens = conversion.fitted.draft.speculative_tokens or 3
-    theirs = loaded.target.text_config if loaded.target else None
+    for line in _launch_lines(conversion, output, written=bool(files)):
+        console.line(line)
+
+
+def _launch_lines(conversion: "Conversion", output: Path, *, written: bool) -> Iterator[str]:
+    """How each engine is started with the output; where it would not run a written one, why."""
+    from eagle3_interop.convert import api, inspection, serve
+    from eagle3_interop.schemas.findings import Refused, Unavailable, Usage, errors
+
+    # Everything else takes a leading ~ for the home folder, in which the output is not.
+    place = str(output.absolute() if str(output).startswith("~") else output)
+    target, config = conversion.loaded.target, conversion.fitted.writing.config
+    theirs = target.text_config if target else None
+    options = api.Options(target=target.path if target else None)
+    again = cache(lambda: api.load(place, "auto", options, weights=False))
     by_destination: dict[str, tuple[serve.Engine, ...]] = {
         "sglang": ("sglang",),
         "universal": ("vllm", "sglang"),
     }
-    engines = by_destination.get(conversion.destination, ("vllm",))
-    for engine in engines:
-        config = conversion.fitted.writing.config
-        console.line("serve with:")
-        console.line(
-            "  " + serve.command(config, engine, str(output), target, tokens, target_config=theirs)
+    for engine in by_destination.get(conversion.destination, ("vllm",)):
+        line = serve.command(
+            config,
+            engine,
+            place,
+            options.target or "TARGET",
+            conversion.fitted.draft.speculative_tokens or 3,
+            target_config=theirs,
         )
+        try:
+            if written:
+                inspection.require_same(again(), engine)
+            wrong = errors(serve.judge(line, engine, config, place, theirs))
+        except Refused as refused:
+            wrong = errors(refused.findings)
+        except (Unavailable, Usage) as failure:
+            yield f"whether {engine} runs this output as it is was not found out: {failure}"
+            continue
+        if wrong:
+            why = " ".join(f"{item.message} {item.fix}".strip() for item in wrong)
+            yield f"{engine} does not run this output as it is: {why}"
+        else:
+            yield from ("serve with:", f"  {line}")
 
 
 @app.command()
@@ -399,7 +426,7 @@ def serve(
 ) -> None:
     """The exact launch command, or a check of one.
 
-    Exit code 1: the command that --check gives is wrong.
+    Exit code 1: the command is wrong, the one that --check gives or, without it, any for this pair.
     """
     console = Console(as_json=json, quiet=quiet)
 
@@ -415,7 +442,6 @@ def serve(
         inspection.require_same(loaded, engine)
         config = loaded.checkpoint.config
         theirs = loaded.target.text_config if loaded.target else None
-        found = [] if check is None else serving.judge(check, engine, config, source, theirs)
         line = serving.command(
             config,
             engine,
@@ -427,10 +453,12 @@ def serve(
             topk,
             target_config=theirs,
         )
+        own = serving.judge(line, engine, config, source, theirs)
+        found = own if check is None else serving.judge(check, engine, config, source, theirs)
         console.findings(found)
         if check is not None and not errors(found):
             console.line("the command fits this draft")
-        if check is None or errors(found):
+        elif check is None or not errors(own):
             console.line(line)
         console.data(
             {

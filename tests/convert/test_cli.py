@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import drafts
 import pytest
@@ -196,6 +197,59 @@ def test_a_conversion_that_needs_the_plugin_says_so_in_the_launch_command(tmp_pa
     assert command.startswith("SGLANG_EXTERNAL_MODEL_PACKAGE=eagle3_interop.sglang_plugin python")
 
 
+SLIDING = {
+    "model_type": "mistral",
+    "architectures": ["MistralForCausalLM"],
+    "sliding_window": 16,
+}
+MIMO = {"model_type": "mimo", "architectures": ["MiMoForCausalLM"]}
+
+
+def last_line(source, output, *arguments):
+    result = run(f"auto-to-{output.name}", source, output, *arguments)
+    assert result.exit_code == 0
+    return result.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("changes", [SLIDING, MIMO])
+def test_no_launch_command_ends_a_conversion_whose_output_the_engine_does_not_run(
+    tmp_path, changes
+):
+    source = drafts.speculators(tmp_path / "source")
+    target = drafts.target(tmp_path / "target", **changes)
+    line = last_line(source, tmp_path / "speculators", "--target", target)
+    assert line.startswith("vllm does not run this output as it is: ")
+
+
+def test_the_way_out_of_an_output_that_vllm_does_not_run_is_another_conversion(tmp_path):
+    layers = {**drafts.LAYER_CONFIG, "hidden_act": "gelu"}
+    source = drafts.speculators(tmp_path / "source", transformer_layer_config=layers)
+    line = last_line(source, tmp_path / "speculators")
+    assert line.startswith("vllm does not run this output as it is: ")
+    assert line.endswith("eagle3-convert auto-to-vllm first, and serve its output.")
+
+
+def test_a_dry_run_has_no_output_to_look_at(tmp_path):
+    source = drafts.speculators(tmp_path / "source")
+    target = drafts.target(tmp_path / "target", **SLIDING)
+    arguments = ("--target", target, "--dry-run")
+    assert "vllm serve" in last_line(source, tmp_path / "speculators", *arguments)
+
+
+def test_a_draft_that_cannot_follow_its_target_ends_without_a_launch_command(tmp_path):
+    rope = {"rope_type": "dynamic", "factor": 1.5, "rope_theta": 10000.0}
+    source = drafts.sglang(tmp_path / "source", rope_scaling=rope)
+    target = drafts.target(tmp_path / "target", max_position_embeddings=8192)
+    line = last_line(source, tmp_path / "sglang", "--target", target)
+    assert line.startswith("sglang does not run this output as it is: 8192 positions")
+
+
+def test_an_output_whose_name_begins_with_a_tilde_is_named_where_it_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    line = last_line(drafts.speculators(tmp_path / "source"), Path("~/vllm"))
+    assert f'"model": "{tmp_path}/~/vllm"' in line
+
+
 def test_diff_exits_with_0_for_one_network_in_two_layouts(tmp_path):
     source = drafts.speculators(tmp_path / "source")
     run("auto-to-sglang", source, tmp_path / "out")
@@ -242,6 +296,32 @@ def test_no_command_serves_a_folder_that_the_engine_reads_otherwise(tmp_path, ma
 )
 def test_a_folder_is_served_by_the_engine_that_reads_it(tmp_path, make, engine):
     assert run("serve", make(tmp_path / "source"), "--engine", engine).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"max_position_embeddings": 4096},
+        {"model_max_length": 8192},
+        {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}},
+    ],
+)
+def test_a_printed_command_that_does_not_fit_the_target_is_wrong_as_its_check_is(tmp_path, changes):
+    target = drafts.target(tmp_path / "target", **{"max_position_embeddings": 2048, **changes})
+    arguments = ("serve", drafts.sglang(tmp_path / "draft"), "--engine", "sglang", "--json")
+    result = run(*arguments, "--target", target)
+    report = json.loads(result.stdout)
+    assert (result.exit_code, report["status"]) == (1, "wrong")
+    checked = run(*arguments, "--target", target, "--check", report["command"])
+    assert (checked.exit_code, json.loads(checked.stdout)) == (1, report)
+
+
+def test_a_wrong_command_is_answered_by_a_right_one_only(tmp_path):
+    draft = drafts.sglang(tmp_path / "draft")
+    wrong = ("serve", draft, "--engine", "sglang", "--check", "python -m sglang.launch_server")
+    long = drafts.target(tmp_path / "long", max_position_embeddings=4096)
+    assert "--speculative-draft-model-path" in run(*wrong).stdout
+    assert run(*wrong, "--target", long).stdout == ""
 
 
 def test_no_tokens_a_step_is_wrong_usage(tmp_path):
