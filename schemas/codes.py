@@ -22,7 +22,9 @@ CODES: dict[str, Code] = {
         "error", "A weight file is damaged or not what its name says.", "Fetch the file again."
     ),
     "broken-config": Code(
-        "error", "config.json cannot be read as one JSON object.", "Fetch config.json again."
+        "error",
+        "config.json cannot be read as one JSON object.",
+        "Fetch config.json again, or correct it.",
     ),
     "broken-index": Code(
         "error",
