@@ -113,7 +113,7 @@ def load(
     # A folder for all three must say the same to all three; by name, only that one is asked.
     for_all = layout == "auto" and LAYOUTS["universal"].recognise(checkpoint.config)
     layout, said = layout_of(checkpoint, layout)
-    target = open_target(options.target, weights=weights) if options.target else None
+    target = open_target(options.target, weights=weights) if options.target is not None else None
     facts = _facts(target, options) if target else None
     reading = LAYOUTS["universal" if for_all else layout].read(checkpoint, facts)
     if facts is not None:

@@ -11,6 +11,7 @@ from eagle3_interop.convert.console import (
     JsonFlag,
     QuietFlag,
     VersionFlag,
+    launch,
 )
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def _show(console: Console, outcome: "Outcome", place: "Place") -> None:
 
 def main() -> None:
     """The console script."""
-    app()
+    launch(app)
 
 
 if __name__ == "__main__":

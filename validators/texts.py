@@ -1,6 +1,5 @@
 """Texts to measure on: prompts from a file or from the package, continued by the target itself."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from eagle3_interop.convert.strict import loads
 from eagle3_interop.schemas.findings import Usage
 from eagle3_interop.validators.target import Progress, Target, pack
 
@@ -121,8 +121,8 @@ def parse_prompts(content: str, name: str) -> list[Prompt]:
 
 def _from_json(line: str, where: str) -> Prompt:
     try:
-        entry = json.loads(line)
-    except json.JSONDecodeError as error:
+        entry = loads(line)
+    except ValueError as error:
         raise Usage(f"{where}: not JSON: {error}") from error
     kinds = {"prompt", "messages", "token_ids"}
     if not isinstance(entry, dict) or len(kinds & set(entry)) != 1:

@@ -390,3 +390,11 @@ def test_what_was_pushed_converts_like_the_folder(hub, checkpoint, report, push,
     provenance = json.loads((tmp_path / "back/eagle3_interop.json").read_text())
     assert provenance["source"]["path"] == "org/draft@v1"
     assert provenance["source"]["revision"] == hub.repos["org/draft"].refs["v1"]
+
+
+def test_wrong_options_are_one_json_object_too(tmp_path):
+    command = [sys.executable, "-m", "eagle3_interop.recipes.push", str(tmp_path), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["status"] == "failed"
+    assert "--repo-id" in done.stderr

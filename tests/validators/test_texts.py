@@ -68,6 +68,8 @@ def test_plain_lines_are_user_messages():
     ("line", "why"),
     [
         ("{", "not JSON"),
+        ("[" * 5000, "not JSON"),
+        ('{"prompt": "\\ud800"}', "not JSON"),
         ("[1]", "exactly one"),
         ("{}", "exactly one"),
         ('{"prompt": "a", "token_ids": [1]}', "exactly one"),
