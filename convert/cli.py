@@ -1,8 +1,7 @@
 """``eagle3-convert``: the commands, thin shells over `api`, `inspection` and `serve`."""
 
 import re
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,7 +17,7 @@ from eagle3_interop.convert.console import (
 )
 
 if TYPE_CHECKING:
-    from eagle3_interop.convert.api import Conversion, Options
+    from eagle3_interop.convert.api import Options
     from eagle3_interop.schemas.findings import Finding
 
 app = typer.Typer(
@@ -194,6 +193,7 @@ def _convert(
     dry_run: bool,
 ) -> None:
     from eagle3_interop.convert import api, stream
+    from eagle3_interop.convert.outcome import show
     from eagle3_interop.convert.output_folder import check_free
 
     if not dry_run:
@@ -215,77 +215,8 @@ def _convert(
         files = result.files
         findings += api.said_of(result)
     report = conversion.report(str(output), findings=findings)
-    _show(console, conversion, report, findings, files, output)
+    show(console, conversion, report, findings, files, output)
     console.data(report)
-
-
-def _show(
-    console: Console,
-    conversion: "Conversion",
-    report: dict[str, Any],
-    findings: "list[Finding]",
-    files: tuple[Any, ...],
-    output: Path,
-) -> None:
-    if not console.talks:
-        console.findings(findings)
-        return
-    loaded = conversion.loaded
-    console.line(
-        f"{loaded.checkpoint.path} ({loaded.layout}) -> {output} ({conversion.destination})"
-    )
-    console.findings(findings)
-    changed = [row for row in report["tensors"] if row["op"] != "kept"]
-    kept = len(report["tensors"]) - len(changed)
-    console.line(f"tensors: {kept} as they were, {len(changed)} changed")
-    for row in changed:
-        console.line(f"  {row['source'] or '-'} -> {row['output'] or '-'}: {row['op']}")
-    for file in files:
-        console.line(f"  {file.name}  {file.bytes:,} bytes, {file.how}")
-    if not files:
-        console.line("dry run: nothing was written")
-    for line in _launch_lines(conversion, output, written=bool(files)):
-        console.line(line)
-
-
-def _launch_lines(conversion: "Conversion", output: Path, *, written: bool) -> Iterator[str]:
-    """How each engine is started with the output; where it would not run a written one, why."""
-    from eagle3_interop.convert import api, inspection, serve
-    from eagle3_interop.schemas.findings import Refused, Unavailable, Usage, errors
-
-    # Everything else takes a leading ~ for the home folder, in which the output is not.
-    place = str(output.absolute() if str(output).startswith("~") else output)
-    target, config = conversion.loaded.target, conversion.fitted.writing.config
-    theirs = target.text_config if target else None
-    options = api.Options(target=target.path if target else None)
-    again = cache(lambda: api.load(place, "auto", options, weights=False))
-    by_destination: dict[str, tuple[serve.Engine, ...]] = {
-        "sglang": ("sglang",),
-        "universal": ("vllm", "sglang"),
-    }
-    for engine in by_destination.get(conversion.destination, ("vllm",)):
-        line = serve.command(
-            config,
-            engine,
-            place,
-            options.target or "TARGET",
-            conversion.fitted.draft.speculative_tokens or 3,
-            target_config=theirs,
-        )
-        try:
-            if written:
-                inspection.require_same(again(), engine)
-            wrong = errors(serve.judge(line, engine, config, place, theirs))
-        except Refused as refused:
-            wrong = errors(refused.findings)
-        except (Unavailable, Usage) as failure:
-            yield f"whether {engine} runs this output as it is was not found out: {failure}"
-            continue
-        if wrong:
-            why = " ".join(f"{item.message} {item.fix}".strip() for item in wrong)
-            yield f"{engine} does not run this output as it is: {why}"
-        else:
-            yield from ("serve with:", f"  {line}")
 
 
 @app.command()
