@@ -92,6 +92,7 @@ def load(
     *,
     weights: bool = True,
     tolerate: Collection[str] = (),
+    shared: bool = True,
 ) -> Loaded:
     """Read a draft by its own framework's rules, and put the user's word in.
 
@@ -101,6 +102,7 @@ def load(
         options: the user's.
         weights: False reads headers only.
         tolerate: codes of errors that do not refuse, for those who want to find out what is right.
+        shared: a folder for all three must say the same to all three; False asks speculators' keys alone.
 
     Raises:
         Refused: it is no draft, another layout, or holds what cannot be understood exactly.
@@ -110,8 +112,7 @@ def load(
     options = options or Options()
     checkpoint = open_checkpoint(source, weights=weights)
     refuse_model(checkpoint)
-    # A folder for all three must say the same to all three; by name, only that one is asked.
-    for_all = layout == "auto" and LAYOUTS["universal"].recognise(checkpoint.config)
+    for_all = shared and layout == "auto" and LAYOUTS["universal"].recognise(checkpoint.config)
     layout, said = layout_of(checkpoint, layout)
     target = open_target(options.target, weights=weights) if options.target is not None else None
     facts = _facts(target, options) if target else None
@@ -119,8 +120,8 @@ def load(
     if facts is not None:
         reading = with_target(reading, facts)
     reading = apply(reading, options.taps, options.sets or {})
-    reading, shared = _share_head(recall_tokens(checkpoint, reading), target)
-    found = [*checkpoint.findings, *said, *_code_left(checkpoint), *reading.findings, *shared]
+    reading, borrowed = _share_head(recall_tokens(checkpoint, reading), target)
+    found = [*checkpoint.findings, *said, *_code_left(checkpoint), *reading.findings, *borrowed]
     if facts is not None:
         found += check_target(reading.draft, facts)
     found += check(reading, checkpoint.tensors)

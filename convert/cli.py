@@ -193,9 +193,11 @@ def _convert(
     dry_run: bool,
 ) -> None:
     from eagle3_interop.convert import api, stream
+    from eagle3_interop.convert.folders import local_path
     from eagle3_interop.convert.outcome import show
     from eagle3_interop.convert.output_folder import check_free
 
+    output = local_path(output)
     if not dry_run:
         check_free(output.absolute(), overwrite=overwrite)
     loaded = api.load(source, layout, options)
@@ -244,7 +246,7 @@ def inspect(
     with console.outcomes(refused):
         from eagle3_interop.convert import api, inspection
 
-        loaded = api.load(source, "auto", api.Options(target=target), weights=False)
+        loaded = api.load(source, "auto", api.Options(target=target), weights=False, shared=False)
         engines = inspection.engines(loaded)
         draft = loaded.reading.draft
         console.line(f"{source}: {loaded.layout} layout")
@@ -291,13 +293,17 @@ def diff(
         from eagle3_interop.convert import api, inspection
 
         options = api.Options(target=target)
-        left, right = api.load(one, "auto", options), api.load(other, "auto", options)
+        left, right = (api.load(x, "auto", options, shared=False) for x in (one, other))
         result = inspection.compare(left, right)
+        guessed = [
+            item for x in (left, right) for item in x.reading.findings if item.severity == "warning"
+        ]
         for path, values in result["differences"].items():
             left_value, right_value = (inspection.shown(path, value) for value in values)
             console.line(f"{path}: {left_value} in A, {right_value} in B")
         for name, state in result["tensors"].items():
             console.line(f"{name}: {state}")
+        console.findings(guessed)
         same = "the same network" if result["same"] else "different networks"
         console.line(f"{same} ({left.layout}, {right.layout})")
         console.data(
@@ -307,6 +313,7 @@ def diff(
                 "b": {"layout": right.layout, "path": other},
                 "differences": result["differences"],
                 "tensors": result["tensors"],
+                "findings": [item.model_dump() for item in guessed],
             }
         )
     if not result["same"]:
@@ -369,7 +376,7 @@ def serve(
         from eagle3_interop.convert import serve as serving
         from eagle3_interop.schemas.findings import errors
 
-        loaded = api.load(source, "auto", api.Options(target=target), weights=False)
+        loaded = api.load(source, "auto", api.Options(target=target), weights=False, shared=False)
         inspection.require_same(loaded, engine)
         config = loaded.checkpoint.config
         theirs = loaded.target.text_config if loaded.target else None

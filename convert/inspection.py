@@ -6,6 +6,8 @@ from typing import Any
 from eagle3_interop.convert.checkpoint import by_transformers
 from eagle3_interop.convert.compare import same_bytes
 from eagle3_interop.convert.planning import Choices, Loaded, fit
+from eagle3_interop.schemas import captures
+from eagle3_interop.schemas.context import STRETCHED
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Finding, Refused, errors, finding
 from eagle3_interop.schemas.reading import check, with_target
@@ -23,7 +25,12 @@ _NOT_THE_NETWORK = frozenset(
 )
 _EMBEDDINGS = "embed_tokens.weight"
 
-_FAILURES = frozenset({"fails-to-load", "foreign-name", "fc-blocks", "unknown-architecture"})
+_FAILURES = frozenset(
+    {
+        *("fails-to-load", "foreign-name", "fc-blocks", "unknown-architecture"),
+        *("embedding-tap", "target-captures-nothing"),
+    }
+)
 _OTHERWISE = {
     "speculators": frozenset({"target-embeddings", "map-derived"}),
     "vllm": frozenset({"target-window"}),
@@ -75,8 +82,7 @@ def require_same(loaded: Loaded, engine: str) -> None:
     Raises:
         Refused: the engine does not load it, or computes another network from it.
     """
-    if lost := errors(_uncaptured(loaded, engine)):
-        raise Refused(lost)
+    require_captured(loaded, engine)
     facts = _as_is(loaded, engine)
     if facts["as_is"] == "same":
         return
@@ -100,6 +106,16 @@ def require_same(loaded: Loaded, engine: str) -> None:
     raise Refused([finding("serve-folder", "config.json", message, fix=fix)])
 
 
+def require_captured(loaded: Loaded, engine: str) -> None:
+    """Refuse a pair of which the target cannot hand over in this engine what the draft taps.
+
+    Raises:
+        Refused: with the reasons.
+    """
+    if lost := errors(_uncaptured(loaded, engine)):
+        raise Refused(lost)
+
+
 def _uncaptured(loaded: Loaded, engine: str) -> list[Finding]:
     """What the target cannot hand over to this draft in an engine, whatever the folder looks like."""
     draft, facts = loaded.reading.draft, loaded.facts
@@ -116,7 +132,8 @@ def _as_is(loaded: Loaded, engine: str) -> dict[str, Any]:
         )
         return _does_not_load([finding("fails-to-load", checkpoint.files[0].name, message)])
     try:
-        reading = LAYOUTS[engine].read(checkpoint, loaded.facts)
+        facts = loaded.facts or captures.facts_named(loaded.reading.draft)
+        reading = LAYOUTS[engine].read(checkpoint, facts)
     except Refused as refused:
         return _does_not_load(errors(refused.findings))
     if loaded.facts is not None:
@@ -172,6 +189,10 @@ def compare(one: Loaded, other: Loaded) -> dict[str, Any]:
         ``only in A`` or ``only in B``.
     """
     described = differences(one.reading.draft, other.reading.draft)
+    ropes = {one.reading.draft.rope.scaling, other.reading.draft.rope.scaling}
+    if ropes.isdisjoint(STRETCHED):
+        # What a config declares; only these ropes compute by it.
+        described.pop("max_position", None)
     shared = (
         one.reading.draft.vocabulary.embeddings
         == other.reading.draft.vocabulary.embeddings

@@ -15,7 +15,13 @@ from eagle3_interop.schemas.findings import Usage
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([a-zA-Z]+)")
 _LARGEST = 2**63 - 1
-_QUOTED_OR_CONTINUED = re.compile(r"""('[^']*'|"(?:\\.|[^"\\])*"|\\[^\n])|\\\n""", re.DOTALL)
+_QUOTED_OR_DROPPED = re.compile(
+    r"""('[^']*'|"(?:\\.|[^"\\])*"|\\[^\n])|\\\n|(?<![^\s;&|])\#[^\n]*""", re.DOTALL
+)
+"""What a shell keeps as it is; else the ends of lines that go on, and comments, which it drops."""
+
+_BETWEEN = re.compile(r"[;&|]+")
+_STARTS = ("serve", "sglang.launch_server", "vllm.entrypoints.openai.api_server")
 _VARIABLE = re.compile(r"(?:--env=|-e=?)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
 """An assignment, bare or as a flag of ``docker run``."""
 
@@ -46,13 +52,13 @@ def named(spec: str) -> tuple[str, str | None]:
 
 
 def _lines_joined(text: str) -> str:
-    """The text without the line ends that a shell drops, each behind a backslash."""
+    """The text without what a shell drops: line ends behind a backslash, and comments."""
 
     def kept(match: re.Match[str]) -> str:
         part = match[1] or ""
         return re.sub(r"(\\[^\n])|\\\n", r"\1", part) if part.startswith('"') else part
 
-    return _QUOTED_OR_CONTINUED.sub(kept, text)
+    return _QUOTED_OR_DROPPED.sub(kept, text)
 
 
 @dataclass(frozen=True)
@@ -87,14 +93,26 @@ class Launch:
             raise Usage(f"--check: {error}") from None
 
     @cached_property
+    def own(self) -> list[str]:
+        """Of several commands in a line the words of the one that starts an engine; else all."""
+        commands: list[list[str]] = [[]]
+        for word in self.words:
+            if _BETWEEN.fullmatch(word):
+                commands.append([])
+            else:
+                commands[-1].append(word)
+        starting = (one for one in commands if any(word in _STARTS for word in one))
+        return next(starting, self.words)
+
+    @cached_property
     def given(self) -> list[tuple[str, str]]:
         """Flags and values in their order; ``--flag value`` and ``--flag=value``, ``_`` as good as ``-``."""
-        given = []
-        for i, word in enumerate(self.words):
+        given, words = [], self.own
+        for i, word in enumerate(words):
             if not word.startswith("-"):
                 continue
             name, equals, value = word.partition("=")
-            following = self.words[i + 1] if i + 1 < len(self.words) else ""
+            following = words[i + 1] if i + 1 < len(words) else ""
             if not equals and not following.startswith("--"):
                 value = following
             given.append((name.lstrip("-").replace("_", "-"), value))
@@ -108,7 +126,7 @@ class Launch:
     @cached_property
     def takes_a_file(self) -> bool:
         """Whether the engine reads more flags from a file; both do for ``--config FILE`` alone, without ``=``."""
-        return "--config" in self.words
+        return "--config" in self.own
 
     def last(self, *names: str) -> str | None:
         """The value that is given last for any of these flags, which are one another's aliases."""

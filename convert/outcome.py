@@ -51,8 +51,7 @@ def show(
 
 def _launch_lines(conversion: api.Conversion, output: Path, *, written: bool) -> Iterator[str]:
     """How each engine is started with the output; where it would not run a written one, why."""
-    # Everything else takes a leading ~ for the home folder, in which the output is not.
-    place = str(output.absolute() if str(output).startswith("~") else output)
+    place = str(output)
     target, config = conversion.loaded.target, conversion.fitted.writing.config
     theirs = target.text_config if target else None
     options = api.Options(target=target.path if target else None)
@@ -71,6 +70,7 @@ def _launch_lines(conversion: api.Conversion, output: Path, *, written: bool) ->
             target_config=theirs,
         )
         try:
+            inspection.require_captured(conversion.loaded, engine)
             if written:
                 inspection.require_same(again(), engine)
             wrong = errors(serve.judge(line, engine, config, place, theirs))

@@ -98,7 +98,7 @@ def judge_sglang(launch: Launch) -> Iterator[Finding]:
 
 def _judge_spelling(launch: Launch) -> Iterator[Finding]:
     """``server_args.py`` ``prepare_server_args``: a plain parser."""
-    names = (word.partition("=")[0] for word in launch.words if word.startswith("--"))
+    names = (word.partition("=")[0] for word in launch.own if word.startswith("--"))
     if wrong := [name for name in names if "_" in name]:
         message = f"{', '.join(wrong)}: SGLang knows no such flag, and does not start."
         yield finding("serve-underscores", wrong[0], message)

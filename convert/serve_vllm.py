@@ -135,7 +135,7 @@ def _same_place(one: str, other: str) -> bool:
 
 def _served(launch: Launch) -> list[str]:
     """Words that may be the model: ``--model``'s, else the first after ``serve``, else any behind a flag."""
-    words = launch.words
+    words = launch.own
     if "model" in launch.flags:
         return [launch.flags["model"]]
     after = words[words.index("serve") :] if "serve" in words else []

@@ -5,6 +5,7 @@ SGLang 0.5.23: every registered class was asked, and its loop over the layers ru
 in its bases and the loop of the model inside.
 """
 
+from eagle3_interop.schemas.draft import LARGEST, Draft
 from eagle3_interop.schemas.layout import TargetFacts
 
 SGLANG_IDS_AS_TAPS = frozenset(
@@ -151,3 +152,19 @@ def special_class(target: TargetFacts | None) -> str:
         return ""
     names = (*target.architectures, _BY_MODEL_TYPE.get(target.model_type, ""))
     return next((name for name in names if name in _SPECIAL), "")
+
+
+def facts_named(draft: Draft) -> TargetFacts | None:
+    """What a draft's own verifier says of a target that is not at hand, where its class reads ids its own way.
+
+    Of the target only the class is known: no rule that asks for its depth applies.
+    """
+    facts = TargetFacts(
+        name=draft.target.name or "",
+        hidden_size=draft.target.hidden_size,
+        layers=LARGEST,
+        vocab_size=draft.vocabulary.target_size,
+        model_type="",
+        architectures=draft.target.architectures,
+    )
+    return facts if special_class(facts) in SGLANG_IDS_AS_TAPS else None

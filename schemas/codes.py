@@ -528,7 +528,7 @@ CODES: dict[str, Code] = {
     "readers-disagree": Code(
         "error",
         "A folder made for several frameworks holds another network for each of them.",
-        "Name the layout whose keys are right.",
+        "Convert by the name of the layout whose keys are right: speculators-to-..., sglang-to-... or vllm-to-....",
     ),
     "not-read-back": Code(
         "error",

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from eagle3_interop.schemas import sglang, speculators, vllm
+from eagle3_interop.schemas import captures, sglang, speculators, vllm
+from eagle3_interop.schemas.codes import CODES
 from eagle3_interop.schemas.draft import Draft, Target
 from eagle3_interop.schemas.findings import Finding, errors, finding
 from eagle3_interop.schemas.hf import CONFIG
@@ -35,12 +36,26 @@ def read(source: Source, target: TargetFacts | None) -> Reading:
     """Read as all three do: by speculators' keys, and an error where another finds another network."""
     own = speculators.read(source, target)
     found = list(own.findings)
+    facts = target or captures.facts_named(own.draft)
     for engine, layout in (("vLLM", vllm), ("SGLang", sglang)):
-        other = layout.read(source, target)
+        other = layout.read(source, facts)
         found += errors(other.findings)
-        if _network(other.draft) != _network(own.draft):
-            message = f"{engine} and speculators find different networks in this folder."
-            found.append(finding("readers-disagree", CONFIG, message))
+        ours, theirs = _network(own.draft), _network(other.draft)
+        differing = [
+            key for key in Draft.model_fields if getattr(ours, key) != getattr(theirs, key)
+        ]
+        if differing:
+            message = f"{engine} and speculators find different networks in this folder: {', '.join(differing)}."
+            settles = differing[0] if len(differing) == 1 else ""
+            found.append(
+                finding(
+                    "readers-disagree",
+                    CONFIG,
+                    message,
+                    fix=CODES["readers-disagree"].fix,
+                    settled_by=settles,
+                )
+            )
     return replace(own, findings=tuple(dict.fromkeys(found)))
 
 

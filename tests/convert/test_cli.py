@@ -244,10 +244,11 @@ def test_a_draft_that_cannot_follow_its_target_ends_without_a_launch_command(tmp
     assert line.startswith("sglang does not run this output as it is: 8192 positions")
 
 
-def test_an_output_whose_name_begins_with_a_tilde_is_named_where_it_is(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_an_output_whose_name_begins_with_a_tilde_lies_at_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
     line = last_line(drafts.speculators(tmp_path / "source"), Path("~/vllm"))
-    assert f'"model": "{tmp_path}/~/vllm"' in line
+    assert f'"model": "{tmp_path}/vllm"' in line
+    assert (tmp_path / "vllm" / "config.json").exists()
 
 
 def test_diff_exits_with_0_for_one_network_in_two_layouts(tmp_path):
@@ -262,6 +263,37 @@ def test_diff_exits_with_1_and_names_what_differs(tmp_path):
     result = run("diff", one, other, "--json")
     assert result.exit_code == 1
     assert json.loads(result.stdout)["differences"] == {"residual": ["raw", "normed"]}
+
+
+def test_diff_does_not_mind_how_many_positions_are_declared(tmp_path):
+    source = drafts.speculators(tmp_path / "source")
+    run("auto-to-sglang", source, tmp_path / "out", "--target", drafts.target(tmp_path / "target"))
+    assert drafts.load(tmp_path / "out")[0]["max_position_embeddings"] == 4096
+    assert run("diff", source, tmp_path / "out").exit_code == 0
+    dynamic = {"rope_type": "dynamic", "factor": 2.0}
+    one = drafts.vllm(tmp_path / "one", rope_scaling=dynamic)
+    other = drafts.vllm(tmp_path / "other", rope_scaling=dynamic, max_position_embeddings=4096)
+    assert run("diff", one, other).exit_code == 1
+
+
+def test_diff_says_what_it_guessed(tmp_path):
+    model = drafts.target(
+        tmp_path / "target", model_type="deepseek_v3", architectures=["DeepseekV3ForCausalLM"]
+    )
+    source = drafts.speculators(tmp_path / "source")
+    run("auto-to-sglang", source, tmp_path / "out", "--target", model)
+    assert run("diff", source, tmp_path / "out", "--target", model).exit_code == 0
+    result = run("diff", source, tmp_path / "out", "--json")
+    assert result.exit_code == 1
+    assert "plain-rule" in [item["code"] for item in json.loads(result.stdout)["findings"]]
+
+
+def test_a_dry_run_prints_no_command_for_what_an_engine_cannot_run(tmp_path):
+    model = drafts.target(tmp_path / "target", model_type="mimo", architectures=["MiMoForCausalLM"])
+    source = drafts.speculators(tmp_path / "source")
+    result = run("auto-to-speculators", source, tmp_path / "out", "--target", model, "--dry-run")
+    assert "vllm does not run this output as it is" in result.stdout
+    assert "serve with" not in result.stdout
 
 
 def test_diff_names_a_tensor_that_differs(tmp_path):

@@ -5,10 +5,10 @@ import json
 import drafts
 import numpy as np
 import pytest
-from conversions import convert, loaded, refusal, refusals
+from conversions import convert, described, loaded, refusal, refusals
 from drafts import ABSENT, D, H, V, random
 
-from eagle3_interop.convert import inspection
+from eagle3_interop.convert import api, inspection
 
 SETTINGS = drafts.SPECULATORS_CONFIG["speculators_config"]
 UNSORTED = np.random.default_rng(7).permutation(drafts.draft_ids())
@@ -263,7 +263,8 @@ def test_serve_and_inspect_know_what_convert_refuses(code, tmp_path):
     whole = loaded(source, engine, target=model)
     assert refusals(convert, source, engine, layout=engine, target=model) == {code}
     assert refusals(inspection.require_same, whole, engine) == {code}
-    assert inspection.engines(whole)[engine]["as_is"] == "different"
+    state = "different" if code in ("end-tap", "target-captures-other") else "does-not-load"
+    assert inspection.engines(whole)[engine]["as_is"] == state
 
 
 # Folders for all three.
@@ -284,3 +285,31 @@ def test_a_folder_in_which_readers_find_different_networks_is_no_ones(edit, tmp_
     (folder / "config.json").write_text(json.dumps(config))
     assert refusals(loaded, folder) & {"readers-disagree", "ids-disagree", "residual-unread"}
     assert loaded(folder, "speculators")
+
+
+def test_of_a_folder_for_all_three_the_verifier_tells_how_sglang_reads_ids(tmp_path):
+    model = drafts.target(
+        tmp_path / "target", model_type="deepseek_v3", architectures=["DeepseekV3ForCausalLM"]
+    )
+    folder = convert(drafts.speculators(tmp_path / "draft"), "universal", target=model).folder
+    assert verdicts(folder) == {"speculators": "same", "sglang": "same", "vllm": "same"}
+    assert convert(folder, "sglang", target=model).draft.taps == (1, 3, 5)
+
+
+def test_readers_that_disagree_in_the_taps_alone_are_settled_by_the_users_taps(tmp_path):
+    folder = convert(drafts.speculators(tmp_path / "draft"), "universal").folder
+    config = json.loads((folder / "config.json").read_text())
+    config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = [0, 1, 2]
+    (folder / "config.json").write_text(json.dumps(config))
+    assert "readers-disagree" in refusals(loaded, folder)
+    assert described(folder, taps=(1, 3, 5)).taps == (1, 3, 5)
+
+
+def test_inspect_says_of_such_a_folder_what_each_framework_finds(tmp_path):
+    folder = convert(drafts.speculators(tmp_path / "draft"), "universal").folder
+    config = json.loads((folder / "config.json").read_text())
+    config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = [0, 1, 2]
+    (folder / "config.json").write_text(json.dumps(config))
+    whole = api.load(str(folder), weights=False, shared=False)
+    found = {name: facts["as_is"] for name, facts in inspection.engines(whole).items()}
+    assert found == {"speculators": "same", "sglang": "different", "vllm": "different"}

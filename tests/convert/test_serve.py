@@ -161,3 +161,21 @@ def test_all_that_is_printed_is_quoted(engine, name):
     quoted = f"'{name}'" if engine == "sglang" else json.dumps(name)
     assert quoted in line
     assert line.count(name) == line.count(f"'{name}'") + line.count(f'"{name}"')
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_comments_are_no_arguments(engine):
+    line = serve.command(STOCK, engine, "d", "t", 3)
+    assert codes(f"# don't use more\n{line} # --enforce-eager", engine) == []
+    start = line.split(" --")[0]
+    bare = f"{start} # {line.removeprefix(start)}"
+    assert codes(bare, engine) != []
+
+
+@pytest.mark.parametrize("between", ["&&", ";", "&", "| tee log;"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_flags_of_other_commands_are_not_the_engines(engine, between):
+    line = serve.command(STOCK, engine, "d", "t", 3)
+    other = "python bench.py --speculative-num-steps 9 --model mistral-eagle-x"
+    assert codes(f"{line} {between} {other}", engine) == []
+    assert codes(f"{other} {between} {line}", engine) == []
