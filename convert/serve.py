@@ -11,6 +11,7 @@ from eagle3_interop.convert.serve_sglang import judge_sglang, sglang_command
 from eagle3_interop.convert.serve_sglang_configs import PLUGIN_VARIABLE, needs_plugin
 from eagle3_interop.convert.serve_vllm import judge_vllm, vllm_command
 from eagle3_interop.convert.target import kv_shape
+from eagle3_interop.schemas.draft import LARGEST
 from eagle3_interop.schemas.findings import Finding, Usage, finding
 from eagle3_interop.schemas.keys import layer_config
 
@@ -44,8 +45,8 @@ def command(
     Raises:
         Usage: K or top-k out of range, or a tree for vLLM.
     """
-    if num_draft_tokens < 1 or topk < 1:
-        raise Usage("--num-draft-tokens and --topk count from 1.")
+    if not 1 <= num_draft_tokens <= LARGEST or not 1 <= topk <= LARGEST:
+        raise Usage(f"--num-draft-tokens and --topk count from 1, and not beyond {LARGEST}.")
     if engine == "sglang":
         return sglang_command(config, checkpoint, target, num_draft_tokens, topk, target_config)
     if topk > 1:

@@ -100,6 +100,8 @@ class Rope(Part):
         for key in ROPE_NEEDS.get(self.scaling or "", ()):
             if self.parameters.get(key) is None:
                 raise ValueError(f"{self.scaling} rope needs {key} among its parameters")
+            if self.parameters[key] == 0:
+                raise ValueError(f"{key} of rope cannot be 0")
         for key, value in self.parameters.items():
             numbers = value if key in _LISTS and isinstance(value, list) else [value]
             if key in _NUMBERS | _LISTS and not all(_is_size(number) for number in numbers):

@@ -204,7 +204,7 @@ def _layers(
         ),
         mlp=Mlp(
             width=_mlp_width(reader, parsed, keys),
-            activation="silu" if parsed.hidden_act == "swish" else parsed.hidden_act,
+            activation=reader.activation(parsed.hidden_act, CONFIG),
             bias=reader.bias(mlp, parsed.mlp_bias and powers.mlp_bias),
         ),
         norm_eps=parsed.rms_norm_eps,

@@ -198,6 +198,15 @@ class Reader:
             self.say("dtype-disagrees", "config.json: dtype", message)
         return stored
 
+    def activation(self, name: str, where: str) -> str:
+        """The MLP's activation; ``swish`` is transformers' other name of silu, which no engine knows."""
+        if name != "swish":
+            return name
+        if self.engine != "speculators":
+            message = f"swish: {self.engine} knows silu by that name only, and does not start."
+            self.say("fails-to-load", f"{where}: hidden_act", message)
+        return "silu"
+
     def positions(self, declared: int | None, where: str) -> int:
         """Positions that the draft is made for; what engines take where the config declares none."""
         if declared is not None:

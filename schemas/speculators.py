@@ -273,7 +273,7 @@ def _layers(reader: Reader, parsed: DecoderConfig, model_type: str, who: _Reader
         ),
         mlp=Mlp(
             width=parsed.intermediate_size,
-            activation="silu" if parsed.hidden_act == "swish" else parsed.hidden_act,
+            activation=reader.activation(parsed.hidden_act, LAYER),
             bias=reader.bias(mlp, parsed.mlp_bias and not qk_norm),
         ),
         norm_eps=parsed.rms_norm_eps,

@@ -313,3 +313,13 @@ def test_inspect_says_of_such_a_folder_what_each_framework_finds(tmp_path):
     whole = api.load(str(folder), weights=False, shared=False)
     found = {name: facts["as_is"] for name, facts in inspection.engines(whole).items()}
     assert found == {"speculators": "same", "sglang": "different", "vllm": "different"}
+
+
+def test_silu_under_its_other_name_is_the_librarys_alone(tmp_path):
+    layer = {**drafts.SPECULATORS_CONFIG["transformer_layer_config"], "hidden_act": "swish"}
+    source = drafts.speculators(tmp_path / "draft", transformer_layer_config=layer)
+    found = verdicts(source)
+    assert (found["speculators"], found["vllm"]) == ("same", "does-not-load")
+    flat = drafts.sglang(tmp_path / "flat", hidden_act="swish")
+    assert verdicts(flat)["sglang"] == "does-not-load"
+    assert convert(flat, "sglang").config["hidden_act"] == "silu"

@@ -132,7 +132,7 @@ def test_a_rope_that_cannot_be_computed_is_not_set(tmp_path, scaling, parameters
 
 
 def test_what_would_not_read_back_is_refused(tmp_path):
-    """``swish`` is read as silu by every framework, so it is no name to write."""
+    """``swish`` is transformers' name for silu and no engine's, so it is no name to write."""
     source = drafts.speculators(tmp_path / "draft")
     sets = {"layers.mlp.activation": "swish"}
     assert refusals(convert, source, "speculators", sets=sets) == {"not-read-back"}

@@ -176,6 +176,12 @@ def test_an_unknown_kind_is_refused(tmp_path):
     assert refusals(convert, source, "vllm") == {"unknown-rope"}
 
 
+@pytest.mark.parametrize("key", ["factor", "original_max_position_embeddings"])
+def test_a_scaling_by_nothing_is_refused(key, tmp_path):
+    source = flat(tmp_path / "draft", rope_scaling={**YARN, key: 0})
+    assert refusals(convert, source, "vllm") == {"bad-config"}
+
+
 def test_a_scaling_without_its_numbers_is_refused(tmp_path):
     source = flat(tmp_path / "draft", rope_scaling={"rope_type": "yarn"})
     assert refusals(convert, source, "vllm") == {"bad-config"}
