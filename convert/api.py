@@ -14,7 +14,7 @@ from eagle3_interop.convert.inspection import differences, shown
 from eagle3_interop.convert.overrides import apply
 from eagle3_interop.convert.plan import Plan, Taken
 from eagle3_interop.convert.planning import Choices, Fitted, Loaded, fit, read_back
-from eagle3_interop.convert.recognition import layout_of, recall_tokens, refuse_model
+from eagle3_interop.convert.recognition import layout_of, left_beside, recall_tokens, refuse_model
 from eagle3_interop.convert.shards import DEFAULT_SHARD_BYTES, index, weight_files
 from eagle3_interop.convert.target import TargetCheckpoint, open_target
 from eagle3_interop.schemas.draft import Draft
@@ -113,14 +113,15 @@ def load(
     checkpoint = open_checkpoint(source, weights=weights)
     refuse_model(checkpoint)
     for_all = shared and layout == "auto" and LAYOUTS["universal"].recognise(checkpoint.config)
-    layout, said = layout_of(checkpoint, layout)
+    beside = left_beside(checkpoint)
+    layout, said = layout_of(checkpoint, layout, beside)
     target = open_target(options.target, weights=weights) if options.target is not None else None
     facts = _facts(target, options) if target else None
     reading = LAYOUTS["universal" if for_all else layout].read(checkpoint, facts)
     if facts is not None:
         reading = with_target(reading, facts)
     reading = apply(reading, options.taps, options.sets or {})
-    reading, borrowed = _share_head(recall_tokens(checkpoint, reading), target)
+    reading, borrowed = _share_head(recall_tokens(reading, beside), target)
     found = [*checkpoint.findings, *said, *_code_left(checkpoint), *reading.findings, *borrowed]
     if facts is not None:
         found += check_target(reading.draft, facts)

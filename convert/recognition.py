@@ -29,12 +29,15 @@ def refuse_model(checkpoint: Checkpoint) -> None:
         raise Refused([finding("not-a-draft", checkpoint.path, message)])
 
 
-def layout_of(checkpoint: Checkpoint, wanted: str) -> tuple[str, list[Finding]]:
+def layout_of(
+    checkpoint: Checkpoint, wanted: str, beside: Mapping[str, Any]
+) -> tuple[str, list[Finding]]:
     """The layout that a folder is read in, and what there is to say of that.
 
     Args:
         checkpoint: the folder.
         wanted: the user's word, or ``auto``.
+        beside: of `left_beside`.
 
     Raises:
         Refused: it is another layout, or none that is known.
@@ -44,7 +47,7 @@ def layout_of(checkpoint: Checkpoint, wanted: str) -> tuple[str, list[Finding]]:
         if found is None:
             message = "neither speculators' keys nor one of SGLang's or vLLM's classes or id keys."
             raise Refused([finding("not-recognised", "config.json", message)])
-        layout, sign = _own_word(checkpoint) or found
+        layout, sign = _own_word(checkpoint, beside) or found
         said = [finding("recognised", "config.json", f"read in the {layout} layout: {sign}.")]
         if (
             layout == "sglang"
@@ -64,17 +67,17 @@ def layout_of(checkpoint: Checkpoint, wanted: str) -> tuple[str, list[Finding]]:
     raise Refused([finding("wrong-layout", "config.json", message, fix=fix)])
 
 
-def _own_word(checkpoint: Checkpoint) -> tuple[str, str] | None:
+def _own_word(checkpoint: Checkpoint, beside: Mapping[str, Any]) -> tuple[str, str] | None:
     """The layout that this tool itself wrote the folder in, by the file that it leaves beside it."""
-    written = _provenance_of(checkpoint).get("output", {}).get("layout")
+    written = beside.get("output", {}).get("layout")
     if written not in SOURCES or LAYOUTS[written].recognise(checkpoint.config) is None:
         return None
     return written, PROVENANCE
 
 
-def recall_tokens(checkpoint: Checkpoint, reading: Reading) -> Reading:
+def recall_tokens(reading: Reading, beside: Mapping[str, Any]) -> Reading:
     """The number of draft tokens, for which flat configs have no key, from the file beside them."""
-    tokens = _provenance_of(checkpoint).get("draft", {}).get("speculative_tokens")
+    tokens = beside.get("draft", {}).get("speculative_tokens")
     if reading.draft.speculative_tokens is not None or not _counts(tokens):
         return reading
     return replace(reading, draft=reading.draft.model_copy(update={"speculative_tokens": tokens}))
@@ -84,8 +87,12 @@ def _counts(tokens: object) -> bool:
     return type(tokens) is int and 0 < tokens <= LARGEST
 
 
-def _provenance_of(checkpoint: Checkpoint) -> Mapping[str, Any]:
-    """What this tool left beside the folder, empty where there is nothing that it wrote."""
+def left_beside(checkpoint: Checkpoint) -> Mapping[str, Any]:
+    """What this tool left beside the folder, empty where there is nothing that it wrote.
+
+    Raises:
+        Unavailable: the disk or the Hub failed.
+    """
     size = checkpoint.folder.sizes.get(PROVENANCE, 0)
     try:
         raw = checkpoint.folder.read(PROVENANCE, 0, min(size, MAX_JSON_BYTES)) if size else b"{}"

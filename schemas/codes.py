@@ -129,6 +129,10 @@ CODES: dict[str, Code] = {
         "If the draft was trained on other layers: --taps LIST.",
     ),
     "unknown-keys": Code("note", "Config keys that no schema here knows; kept as they are."),
+    "left-keys": Code(
+        "note",
+        "Keys of other kinds of models, which engines read all the same, were left out.",
+    ),
     "unread-keys": Code(
         "note", "Keys of other frameworks, which this one does not read; left out, or written anew."
     ),

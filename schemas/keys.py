@@ -225,8 +225,8 @@ def carry(
 ) -> dict[str, Any]:
     """What becomes of the keys that a reader does not use.
 
-    Keys that only another framework reads are left out (its own writer sets them anew), keys that
-    nobody here knows are kept where they stand, and keys that would change the network are refused.
+    Keys that only another framework reads are left out (its own writer sets them anew), and so are those of
+    other kinds of models; keys that nobody here knows are kept where they stand, and keys that would change the network are refused.
 
     Args:
         config: the raw config.
@@ -241,12 +241,13 @@ def carry(
     flat = LAYER not in read
     layer = config if flat else config.get(LAYER) or {}
     places: dict[str, tuple[Mapping[str, Any], frozenset[str], frozenset[str]]] = {
-        "": (config, read | BOILERPLATE, _FLAT | _LAYER | _SPECULATORS | _LEFT),
+        "": (config, read | BOILERPLATE, _FLAT | _LAYER | _SPECULATORS),
         NESTED: (nested_keys(config), _NESTED, frozenset()),
-        LAYER: ({} if flat else layer, _LAYER | BOILERPLATE | _BESIDE_THE_LAYERS, _FLAT | _LEFT),
+        LAYER: ({} if flat else layer, _LAYER | BOILERPLATE | _BESIDE_THE_LAYERS, _FLAT),
     }
     kept: dict[str, dict[str, Any]] = {place: {} for place in places}
     unread: list[str] = []
+    left: list[str] = []
     for place, (keys, used, elsewhere) in places.items():
         for key, value in keys.items():
             if key in _DECIDING and value not in _DECIDING[key]:
@@ -254,6 +255,8 @@ def carry(
                 say(finding("unsupported-key", f"{CONFIG}: {place and place + '.'}{key}", message))
             elif key in used or key in _OF_THE_LAYERS:
                 continue
+            elif key in _LEFT and place != NESTED:
+                left.append(key)
             elif key in elsewhere:
                 unread.append(key)
             else:
@@ -263,6 +266,11 @@ def carry(
             f"another framework's keys, which {engine} does not read: {', '.join(sorted(unread))}."
         )
         say(finding("unread-keys", CONFIG, message))
+    if left:
+        message = (
+            f"left out, for engines size or feed something else by them: {', '.join(sorted(left))}."
+        )
+        say(finding("left-keys", CONFIG, message))
     if unknown := sorted(key for keys in kept.values() for key in keys):
         message = f"known to no schema here, and kept as they are: {', '.join(unknown)}."
         say(finding("unknown-keys", CONFIG, message))

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from eagle3_interop.schemas import captures, sglang, speculators, vllm
-from eagle3_interop.schemas.codes import CODES
 from eagle3_interop.schemas.draft import Draft, Target
 from eagle3_interop.schemas.findings import Finding, errors, finding
 from eagle3_interop.schemas.hf import CONFIG
@@ -47,15 +46,7 @@ def read(source: Source, target: TargetFacts | None) -> Reading:
         if differing:
             message = f"{engine} and speculators find different networks in this folder: {', '.join(differing)}."
             settles = differing[0] if len(differing) == 1 else ""
-            found.append(
-                finding(
-                    "readers-disagree",
-                    CONFIG,
-                    message,
-                    fix=CODES["readers-disagree"].fix,
-                    settled_by=settles,
-                )
-            )
+            found.append(finding("readers-disagree", CONFIG, message, settled_by=settles))
     return replace(own, findings=tuple(dict.fromkeys(found)))
 
 

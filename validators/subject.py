@@ -30,6 +30,7 @@ SETTLED = frozenset(
         "taps-mismatch",
         "taps-out-of-range",
         "ids-disagree",
+        "readers-disagree",
         "nested-ids",
         "unused-tensor",
         "residual-unread",
@@ -42,7 +43,9 @@ SETTLED = frozenset(
 )
 """Errors of a reading that do not hinder a diagnosis: the search answers what they ask."""
 
-UNKNOWN = frozenset({"taps-unknown", "taps-mismatch", "taps-out-of-range", "ids-disagree"})
+UNKNOWN = frozenset(
+    {"taps-unknown", "taps-mismatch", "taps-out-of-range", "ids-disagree", "readers-disagree"}
+)
 """Those after which nothing that could be run is configured."""
 
 

@@ -136,3 +136,14 @@ def test_what_no_framework_computes_is_not_written(tmp_path, subject_in, flag, v
     assert said in done.findings[0].message
     assert "neither vLLM nor SGLang nor speculators" in done.findings[0].message or flag == "reads"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_whose_readers_disagree_is_a_question_that_a_wiring_answers(tmp_path, subject_in):
+    folder = converted(tmp_path / "draft", "universal")
+    config = json.loads((folder / "config.json").read_text())
+    config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = [0, 1, 2]
+    (folder / "config.json").write_text(json.dumps(config))
+    subject = subject_in(folder)
+    assert not subject.known
+    output = rewritten(folder, subject, subject.configured, tmp_path / "right")
+    assert read(output).draft.taps == (1, 3, 5)
