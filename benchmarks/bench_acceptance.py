@@ -22,17 +22,17 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from eagle3_interop.convert.checkpoint import open_checkpoint
-from eagle3_interop.schemas import speculators, vllm
+from eagle3_interop.convert.read.checkpoint import open_checkpoint
+from eagle3_interop.schemas.dialects import speculators, vllm
+from eagle3_interop.schemas.dialects.base import Wishes
 from eagle3_interop.schemas.draft import Attention, Draft, Fc, Layers, Mlp, Vocabulary
 from eagle3_interop.schemas.draft import Target as TargetPart
-from eagle3_interop.schemas.layout import Wishes
-from eagle3_interop.validators.acceptance import measure
-from eagle3_interop.validators.drafting import Shape
-from eagle3_interop.validators.reference import Network
-from eagle3_interop.validators.target import Target
-from eagle3_interop.validators.texts import Text, encode, read_prompts, write_texts
-from eagle3_interop.validators.weights import Weights
+from eagle3_interop.validators.accept.acceptance import measure
+from eagle3_interop.validators.accept.drafting import Shape
+from eagle3_interop.validators.network.reference import Network
+from eagle3_interop.validators.network.weights import Weights
+from eagle3_interop.validators.target.running import Target
+from eagle3_interop.validators.target.texts import Text, encode, read_prompts, write_texts
 
 DATA = Path(__file__).parents[1] / "tests" / "data"
 RIG = Path(__file__).parents[1] / "tests" / "engines" / "run_engine.py"

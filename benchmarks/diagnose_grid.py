@@ -20,13 +20,13 @@ from pathlib import Path
 import torch
 
 from eagle3_interop.convert import api
-from eagle3_interop.validators.scoring import Evaluator, order_texts
-from eagle3_interop.validators.streams import Streams, capture
-from eagle3_interop.validators.subject import subject_of
-from eagle3_interop.validators.target import Target
-from eagle3_interop.validators.texts import encode, read_prompts, write_texts
-from eagle3_interop.validators.verdict import diagnose, indistinguishable
-from eagle3_interop.validators.wiring import NORMED, STREAM, SUBLAYER, Wiring
+from eagle3_interop.validators.diagnose.scoring import Evaluator, order_texts
+from eagle3_interop.validators.diagnose.suspect import subject_of
+from eagle3_interop.validators.diagnose.verdict import diagnose, indistinguishable
+from eagle3_interop.validators.diagnose.wiring import NORMED, STREAM, SUBLAYER, Wiring
+from eagle3_interop.validators.target.captured import Streams, capture
+from eagle3_interop.validators.target.running import Target
+from eagle3_interop.validators.target.texts import encode, read_prompts, write_texts
 
 DATA = Path(__file__).resolve().parents[1] / "tests" / "data"
 

@@ -7,21 +7,26 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from eagle3_interop.convert import stream
-from eagle3_interop.convert.checkpoint import Checkpoint, open_checkpoint
-from eagle3_interop.convert.compare import same_values
-from eagle3_interop.convert.inspection import differences, shown
-from eagle3_interop.convert.overrides import apply
-from eagle3_interop.convert.plan import Plan, Taken
-from eagle3_interop.convert.planning import Choices, Fitted, Loaded, fit, read_back
-from eagle3_interop.convert.recognition import layout_of, left_beside, recall_tokens, refuse_model
-from eagle3_interop.convert.shards import DEFAULT_SHARD_BYTES, index, weight_files
-from eagle3_interop.convert.target import TargetCheckpoint, open_target
+from eagle3_interop.convert.decide.inspection import differences, shown
+from eagle3_interop.convert.decide.overrides import apply
+from eagle3_interop.convert.decide.planning import Choices, Fitted, Loaded, fit, read_back
+from eagle3_interop.convert.decide.recognition import (
+    layout_of,
+    left_beside,
+    recall_tokens,
+    refuse_model,
+)
+from eagle3_interop.convert.read.checkpoint import Checkpoint, open_checkpoint
+from eagle3_interop.convert.read.same_values import same_values
+from eagle3_interop.convert.read.target_tables import TargetCheckpoint, open_target
+from eagle3_interop.convert.write import stream
+from eagle3_interop.convert.write.plan import Plan, Taken
+from eagle3_interop.convert.write.shards import DEFAULT_SHARD_BYTES, index, weight_files
+from eagle3_interop.schemas.dialects.base import Reading, TargetFacts
+from eagle3_interop.schemas.dialects.reading import check, check_target, with_target
+from eagle3_interop.schemas.dialects.registry import LAYOUTS, SOURCES
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Finding, Refused, errors, finding
-from eagle3_interop.schemas.layout import Reading, TargetFacts
-from eagle3_interop.schemas.reading import check, check_target, with_target
-from eagle3_interop.schemas.registry import LAYOUTS, SOURCES
 
 _CODE = (".py", ".so", ".sh", ".js")
 

@@ -149,7 +149,7 @@ def _options(
     canonical_names: bool,
 ) -> "Options":
     from eagle3_interop.convert.api import Options
-    from eagle3_interop.convert.overrides import parse_sets, parse_taps
+    from eagle3_interop.convert.decide.overrides import parse_sets, parse_taps
 
     return Options(
         target=target,
@@ -192,10 +192,11 @@ def _convert(
     digest: bool,
     dry_run: bool,
 ) -> None:
-    from eagle3_interop.convert import api, stream
-    from eagle3_interop.convert.folders import local_path
-    from eagle3_interop.convert.outcome import show
-    from eagle3_interop.convert.output_folder import check_free
+    from eagle3_interop.convert import api
+    from eagle3_interop.convert.read.folders import local_path
+    from eagle3_interop.convert.summary import show
+    from eagle3_interop.convert.write import stream
+    from eagle3_interop.convert.write.output_folder import check_free
 
     output = local_path(output)
     if not dry_run:
@@ -244,7 +245,8 @@ def inspect(
         }
 
     with console.outcomes(refused):
-        from eagle3_interop.convert import api, inspection
+        from eagle3_interop.convert import api
+        from eagle3_interop.convert.decide import inspection
 
         loaded = api.load(source, "auto", api.Options(target=target), weights=False, shared=False)
         engines = inspection.engines(loaded)
@@ -290,7 +292,8 @@ def diff(
         return {"status": "refused", "findings": [item.model_dump() for item in found]}
 
     with console.outcomes(refused):
-        from eagle3_interop.convert import api, inspection
+        from eagle3_interop.convert import api
+        from eagle3_interop.convert.decide import inspection
 
         options = api.Options(target=target)
         left, right = (api.load(x, "auto", options, shared=False) for x in (one, other))
@@ -372,8 +375,9 @@ def serve(
         return {"status": "refused", "findings": [item.model_dump() for item in found]}
 
     with console.outcomes(refused):
-        from eagle3_interop.convert import api, inspection
-        from eagle3_interop.convert import serve as serving
+        from eagle3_interop.convert import api
+        from eagle3_interop.convert.decide import inspection
+        from eagle3_interop.convert.serve import command as serving
         from eagle3_interop.schemas.findings import errors
 
         loaded = api.load(source, "auto", api.Options(target=target), weights=False, shared=False)

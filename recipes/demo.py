@@ -17,14 +17,16 @@ from rich.console import Console
 from rich.table import Table
 from transformers.utils import logging
 
-from eagle3_interop.convert import api, inspection, serve
-from eagle3_interop.convert.stream import sha256_of
-from eagle3_interop.recipes.hub import Place
-from eagle3_interop.recipes.publish import push
+from eagle3_interop.convert import api
+from eagle3_interop.convert.decide import inspection
+from eagle3_interop.convert.serve import command
+from eagle3_interop.convert.write.stream import sha256_of
+from eagle3_interop.recipes.publish.hub import Place
+from eagle3_interop.recipes.publish.publication import push
 from eagle3_interop.schemas.report import Report
-from eagle3_interop.validators.drafting import Shape
-from eagle3_interop.validators.session import Request
-from eagle3_interop.validators.validate import validate
+from eagle3_interop.validators.accept.drafting import Shape
+from eagle3_interop.validators.prove.request import Request
+from eagle3_interop.validators.prove.validate import validate
 
 DATA = Path(__file__).resolve().parents[1] / "tests" / "data"
 TARGET = str(DATA / "target")
@@ -95,7 +97,9 @@ def rows(workspace: Path) -> Iterator[Row]:
             ours, theirs = (api.load(str(path), "auto", OPTIONS) for path in (source, back))
             kept = len({sha256_of(path / "model.safetensors") for path in (source, there)}) == 1
             changed = sum(bool(output.note) for output in conversion.fitted.outputs)
-            plugin = serve.needs_plugin(conversion.fitted.writing.config) and destination != "vllm"
+            plugin = (
+                command.needs_plugin(conversion.fitted.writing.config) and destination != "vllm"
+            )
             yield Row(
                 source.name,
                 destination,

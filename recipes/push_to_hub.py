@@ -13,8 +13,8 @@ import typer
 
 from eagle3_interop.convert import api
 from eagle3_interop.convert.console import EXIT_DIFFERENT, Console
-from eagle3_interop.recipes.hub import Place
-from eagle3_interop.recipes.publish import Failed, Outcome, push
+from eagle3_interop.recipes.publish.hub import Place
+from eagle3_interop.recipes.publish.publication import Failed, Outcome, push
 from eagle3_interop.schemas.report import Report
 
 
@@ -36,8 +36,8 @@ def validate(
 
     Two gates: the same logits and counters as the source's, and the accept length where one is asked for.
     """
-    from eagle3_interop.validators.session import Request
-    from eagle3_interop.validators.validate import validate as run
+    from eagle3_interop.validators.prove.request import Request
+    from eagle3_interop.validators.prove.validate import validate as run
 
     report, _ = run(
         Request(

@@ -16,12 +16,18 @@ from eagle3_interop.convert.console import (
     VersionFlag,
     launch,
 )
-from eagle3_interop.validators.cli import STDOUT, Dtype, check_outputs, require_extra, try_report
+from eagle3_interop.validators.validate_cli import (
+    STDOUT,
+    Dtype,
+    check_outputs,
+    require_extra,
+    try_report,
+)
 
 if TYPE_CHECKING:
     from eagle3_interop.schemas.findings import Finding
-    from eagle3_interop.validators.diagnose import Answer
-    from eagle3_interop.validators.session import Request
+    from eagle3_interop.validators.diagnose.run import Answer
+    from eagle3_interop.validators.prove.request import Request
 
 app = typer.Typer(
     name="eagle3-diagnose",
@@ -92,7 +98,7 @@ def diagnose(
     with console.outcomes(refused):
         check_outputs(json, html)
         require_extra()
-        from eagle3_interop.validators.session import Request
+        from eagle3_interop.validators.prove.request import Request
 
         request = Request(
             checkpoint=checkpoint,
@@ -107,7 +113,7 @@ def diagnose(
         answer = _run(console, request, budget, write, heat=html is not None)
         failed = [answer.failure] if answer.failure else []
         if html is not None:
-            from eagle3_interop.validators.heatmap import page
+            from eagle3_interop.validators.report.heatmap import page
 
             failed += try_report(html, page(answer))
         if json is not None and json != STDOUT:
@@ -127,8 +133,8 @@ def _run(
 ) -> "Answer":
     from transformers.utils import logging
 
-    from eagle3_interop.validators import render
-    from eagle3_interop.validators.diagnose import run
+    from eagle3_interop.validators.diagnose.run import run
+    from eagle3_interop.validators.report import terminal
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
@@ -138,7 +144,7 @@ def _run(
         budget=budget,
         write=write,
         heat=heat,
-        watch=render.watch(console),
+        watch=terminal.watch(console),
         searching=lambda: _bar(budget, shown=shown),
     )
 
@@ -171,8 +177,8 @@ def _show(console: Console, answer: "Answer") -> None:
     from rich.console import Console as RichConsole
     from rich.table import Table
 
-    from eagle3_interop.validators.diagnose import answer as sentence
-    from eagle3_interop.validators.heatmap import rows
+    from eagle3_interop.validators.diagnose.run import answer as sentence
+    from eagle3_interop.validators.report.heatmap import rows
 
     table = Table(title="wirings, the best first", title_justify="left", box=None, pad_edge=False)
     for name in ("score", "accept length", "wiring"):

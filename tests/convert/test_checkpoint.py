@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from eagle3_interop.convert.checkpoint import open_checkpoint
-from eagle3_interop.convert.target import open_target
+from eagle3_interop.convert.read.checkpoint import open_checkpoint
+from eagle3_interop.convert.read.target_tables import open_target
 from eagle3_interop.schemas.findings import Refused, Usage
 
 A, B = np.arange(6, dtype=np.float32).reshape(2, 3), np.arange(4, dtype=np.float32)
@@ -372,7 +372,7 @@ def hub(folder, tmp_path_factory):
 
 SCRIPT = """
 import json, sys
-from eagle3_interop.convert.checkpoint import open_checkpoint
+from eagle3_interop.convert.read.checkpoint import open_checkpoint
 from eagle3_interop.schemas.findings import Unavailable
 try:
     opened = open_checkpoint(sys.argv[1], weights=sys.argv[2] == "weights")

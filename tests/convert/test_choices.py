@@ -6,7 +6,7 @@ import pytest
 from conversions import codes, convert, described, loaded, refusal, refusals
 from drafts import ABSENT, HEAD_DIM, HEADS, KV, D, H, random
 
-from eagle3_interop.convert.overrides import parse_sets, parse_taps
+from eagle3_interop.convert.decide.overrides import parse_sets, parse_taps
 from eagle3_interop.schemas.findings import Usage
 
 # Which layout.
@@ -197,7 +197,7 @@ def test_a_universal_folder_becomes_one_layout_again(layout, destination, tmp_pa
 
 
 def test_a_universal_folder_whose_halves_differ_is_refused(tmp_path):
-    from eagle3_interop.schemas import universal
+    from eagle3_interop.schemas.dialects import universal
 
     source = convert(drafts.speculators(tmp_path / "draft"), "universal").folder
     checkpoint = loaded(source).checkpoint

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from eagle3_interop.convert import cli
 from eagle3_interop.schemas.codes import CODES
-from eagle3_interop.schemas.registry import DESTINATIONS, SOURCES
+from eagle3_interop.schemas.dialects.registry import DESTINATIONS, SOURCES
 
 OPTIONS = {
     "--target", "--target-name", "--stock", "--taps", "--set", "--dtype", "--max-shard-size", "--link",

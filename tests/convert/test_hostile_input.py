@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from eagle3_interop.convert import api, stream
-from eagle3_interop.convert.checkpoint import open_checkpoint
-from eagle3_interop.convert.folders import open_folder, pinned
-from eagle3_interop.convert.output_folder import check_free, output_folder
-from eagle3_interop.convert.plan import Copy, Output, Plan, Written
-from eagle3_interop.convert.target import open_target
+from eagle3_interop.convert import api
+from eagle3_interop.convert.read.checkpoint import open_checkpoint
+from eagle3_interop.convert.read.folders import open_folder, pinned
+from eagle3_interop.convert.read.target_tables import open_target
+from eagle3_interop.convert.write import stream
+from eagle3_interop.convert.write.output_folder import check_free, output_folder
+from eagle3_interop.convert.write.plan import Copy, Output, Plan, Written
 from eagle3_interop.schemas.findings import Refused, Unavailable, Usage
 
 TENSORS = {"fc": np.arange(12, dtype=np.float32).reshape(3, 4), "d2t": np.arange(3)}

@@ -8,7 +8,8 @@ import pytest
 from conversions import convert, described, loaded, refusal, refusals
 from drafts import ABSENT, D, H, V, random
 
-from eagle3_interop.convert import api, inspection
+from eagle3_interop.convert import api
+from eagle3_interop.convert.decide import inspection
 
 SETTINGS = drafts.SPECULATORS_CONFIG["speculators_config"]
 UNSORTED = np.random.default_rng(7).permutation(drafts.draft_ids())

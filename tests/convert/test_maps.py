@@ -6,7 +6,8 @@ import pytest
 from conversions import codes, convert, described, loaded, refusals
 from drafts import D, H, V, random
 
-from eagle3_interop.convert import api, stream
+from eagle3_interop.convert import api
+from eagle3_interop.convert.write import stream
 
 UNSORTED = np.random.default_rng(7).permutation(drafts.draft_ids())
 

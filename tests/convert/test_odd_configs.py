@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from eagle3_interop.convert import api
 from eagle3_interop.convert.cli import app
-from eagle3_interop.convert.overrides import _paths
+from eagle3_interop.convert.decide.overrides import _paths
 from eagle3_interop.schemas.findings import Refused, Usage
 
 NONSENSE = [

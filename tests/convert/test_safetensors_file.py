@@ -10,9 +10,14 @@ import pytest
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
-from eagle3_interop.convert import safetensors_file
-from eagle3_interop.convert.plan import ITEM_BITS
-from eagle3_interop.convert.safetensors_file import decode, format_header, parse_header, read_header
+from eagle3_interop.convert.read import safetensors_file
+from eagle3_interop.convert.read.safetensors_file import (
+    decode,
+    format_header,
+    parse_header,
+    read_header,
+)
+from eagle3_interop.convert.write.plan import ITEM_BITS
 from eagle3_interop.schemas.findings import Refused
 
 

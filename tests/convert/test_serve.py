@@ -6,7 +6,7 @@ from pathlib import Path
 import drafts
 import pytest
 
-from eagle3_interop.convert import serve
+from eagle3_interop.convert.serve import command
 from eagle3_interop.schemas.findings import Usage
 
 STOCK = drafts.SGLANG_CONFIG
@@ -19,18 +19,18 @@ GOOD = (
 
 
 def codes(arguments, engine="sglang", config=STOCK, target=None):
-    return [item.code for item in serve.judge(arguments, engine, config, "d", target)]
+    return [item.code for item in command.judge(arguments, engine, config, "d", target)]
 
 
 def test_the_printed_command_is_one_that_the_judge_accepts():
-    assert codes(serve.command(STOCK, "sglang", "d", "t", 4)) == []
-    assert codes(serve.command(STOCK, "sglang", "d", "t", 4, topk=3)) == []
-    assert codes(serve.command(PLUGIN, "sglang", "d", "t", 4), config=PLUGIN) == []
-    assert codes(serve.command(STOCK, "vllm", "d", "t", 4), "vllm") == []
+    assert codes(command.command(STOCK, "sglang", "d", "t", 4)) == []
+    assert codes(command.command(STOCK, "sglang", "d", "t", 4, topk=3)) == []
+    assert codes(command.command(PLUGIN, "sglang", "d", "t", 4), config=PLUGIN) == []
+    assert codes(command.command(STOCK, "vllm", "d", "t", 4), "vllm") == []
 
 
 def test_a_path_with_spaces_stays_one_word():
-    line = serve.command(STOCK, "sglang", "my draft", "t", 4)
+    line = command.command(STOCK, "sglang", "my draft", "t", 4)
     assert "'my draft'" in line
 
 
@@ -41,7 +41,7 @@ def test_flags_may_be_given_with_an_equals_sign():
 def test_underscores_keep_sglang_from_starting_but_not_vllm():
     underscores = GOOD.replace("--speculative-num-steps 4", "--speculative_num_steps 4")
     assert codes(underscores) == ["serve-underscores"]
-    line = serve.command(STOCK, "vllm", "d", "t", 4)
+    line = command.command(STOCK, "vllm", "d", "t", 4)
     assert codes(line.replace("--speculative-config", "--speculative_config"), "vllm") == []
 
 
@@ -86,10 +86,10 @@ def test_head_sizes_that_differ_from_the_targets_are_a_warning():
 
 
 def test_a_revision_has_a_flag_of_its_own():
-    line = serve.command(STOCK, "sglang", "org/draft@v2", "org/target@main", 3)
+    line = command.command(STOCK, "sglang", "org/draft@v2", "org/target@main", 3)
     assert "--speculative-draft-model-path org/draft --speculative-draft-model-revision v2" in line
     assert "--model-path org/target --revision main" in line
-    line = serve.command(STOCK, "vllm", "org/draft@v2", "org/target@main", 3)
+    line = command.command(STOCK, "vllm", "org/draft@v2", "org/target@main", 3)
     assert '"model": "org/draft", "revision": "v2"' in line
     assert line.startswith("vllm serve org/target --revision main ")
 
@@ -116,7 +116,7 @@ def test_a_path_that_no_folder_can_have_is_judged_like_any_other(user, engine):
         "serve-mistral-target" if engine == "sglang" else "serve-no-draft"
     ]
     assert codes(f"vllm serve {user}", "vllm", drafts.SPECULATORS_CONFIG) == ["serve-no-draft"]
-    assert user in serve.command(STOCK, engine, "d", user, 4)
+    assert user in command.command(STOCK, engine, "d", user, 4)
 
 
 DEEP = ["[" * 100_000, '{"a":' * 100_000, "[" * 900 + "]" * 900, '{"a":' * 900 + "1" + "}" * 900]
@@ -148,7 +148,7 @@ def test_a_command_that_is_not_utf8_is_wrong_usage():
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_a_printed_path_has_no_tilde_left(engine):
-    line = serve.command(STOCK, engine, "~/my drafts/d", "~/no such target", 4)
+    line = command.command(STOCK, engine, "~/my drafts/d", "~/no such target", 4)
     assert f"{Path.home()}/my drafts/d" in line
     assert f"'{Path.home()}/no such target'" in line
     assert "~" not in line
@@ -157,7 +157,7 @@ def test_a_printed_path_has_no_tilde_left(engine):
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 @pytest.mark.parametrize("name", ["a; b", "$(a)", "mistral eagle; a"])
 def test_all_that_is_printed_is_quoted(engine, name):
-    line = serve.command(STOCK, engine, name, name, 4)
+    line = command.command(STOCK, engine, name, name, 4)
     quoted = f"'{name}'" if engine == "sglang" else json.dumps(name)
     assert quoted in line
     assert line.count(name) == line.count(f"'{name}'") + line.count(f'"{name}"')
@@ -165,7 +165,7 @@ def test_all_that_is_printed_is_quoted(engine, name):
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_comments_are_no_arguments(engine):
-    line = serve.command(STOCK, engine, "d", "t", 3)
+    line = command.command(STOCK, engine, "d", "t", 3)
     assert codes(f"# don't use more\n{line} # --enforce-eager", engine) == []
     start = line.split(" --")[0]
     bare = f"{start} # {line.removeprefix(start)}"
@@ -175,7 +175,7 @@ def test_comments_are_no_arguments(engine):
 @pytest.mark.parametrize("between", ["&&", ";", "&", "| tee log;"])
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_flags_of_other_commands_are_not_the_engines(engine, between):
-    line = serve.command(STOCK, engine, "d", "t", 3)
+    line = command.command(STOCK, engine, "d", "t", 3)
     other = "python bench.py --speculative-num-steps 9 --model mistral-eagle-x"
     assert codes(f"{line} {between} {other}", engine) == []
     assert codes(f"{other} {between} {line}", engine) == []

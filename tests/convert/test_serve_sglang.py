@@ -5,7 +5,7 @@ import json
 import drafts
 import pytest
 
-from eagle3_interop.convert import serve
+from eagle3_interop.convert.serve import command
 
 STOCK = drafts.SGLANG_CONFIG
 PLUGIN = {**drafts.VLLM_CONFIG, "norm_before_residual": True}
@@ -19,7 +19,7 @@ TREE = GOOD.replace("topk 1", "topk 4")
 
 
 def codes(arguments, config=STOCK, target=None):
-    return [item.code for item in serve.judge(arguments, "sglang", config, "d", target)]
+    return [item.code for item in command.judge(arguments, "sglang", config, "d", target)]
 
 
 def test_eagle_instead_of_eagle3_is_an_error():
@@ -261,7 +261,7 @@ def test_overridden_positions_are_the_drafts_as_well():
 )
 def test_two_dtypes_are_an_error_that_the_printed_command_mends(draft, target, fits):
     config, theirs = {**STOCK, "torch_dtype": draft}, {"dtype": target}
-    line = serve.command(config, "sglang", "d", "t", 4, target_config=theirs)
+    line = command.command(config, "sglang", "d", "t", 4, target_config=theirs)
     assert codes(GOOD, config=config, target=theirs) == ([] if fits else ["serve-dtype"])
     assert codes(line, config=config, target=theirs) == []
     assert ("--dtype" in line) == (not fits)
@@ -270,10 +270,10 @@ def test_two_dtypes_are_an_error_that_the_printed_command_mends(draft, target, f
 @pytest.mark.parametrize("name", ["float16; rm -rf ~", ["x"], {"a": 1}, "float8_e4m3fn", 7, "auto"])
 def test_what_is_no_dtype_counts_as_none(name):
     config = {**STOCK, "torch_dtype": "bfloat16"}
-    line = serve.command(config, "sglang", "d", "t", 4, target_config={"dtype": name})
+    line = command.command(config, "sglang", "d", "t", 4, target_config={"dtype": name})
     assert line.endswith(" --dtype float16")  # as for float32
     config = {**STOCK, "torch_dtype": name}
-    line = serve.command(config, "sglang", "d", "t", 4, target_config={"dtype": "bfloat16"})
+    line = command.command(config, "sglang", "d", "t", 4, target_config={"dtype": "bfloat16"})
     assert line.endswith(" --dtype bfloat16")
 
 
@@ -321,11 +321,11 @@ def test_a_draft_whose_path_names_mistral_is_an_error_that_no_flag_mends(draft):
 def test_the_printed_command_gives_such_a_draft_another_name(tmp_path):
     folder = tmp_path / "mistral-eagle3"
     folder.mkdir()
-    line = serve.command(STOCK, "sglang", str(folder), "t", 4)
+    line = command.command(STOCK, "sglang", str(folder), "t", 4)
     assert line.startswith(f"ln -sfn {folder} eagle3-draft && python -m sglang")
     assert "--speculative-draft-model-path eagle3-draft " in line
     assert codes(line) == []
-    line = serve.command(STOCK, "sglang", "org/mistral-eagle3", "t", 4)
+    line = command.command(STOCK, "sglang", "org/mistral-eagle3", "t", 4)
     assert line.startswith("hf download org/mistral-eagle3 --local-dir eagle3-draft && ")
 
 
@@ -335,7 +335,7 @@ def test_a_target_taken_for_mistrals_format_is_read_by_config_json_if_told_so(tm
     arguments = GOOD.replace("model-path t", f"model-path {target}")
     assert codes(arguments) == ["serve-mistral-name"]
     assert codes(f"{arguments} --model-config-parser hf") == []
-    line = serve.command(STOCK, "sglang", "d", str(target), 4)
+    line = command.command(STOCK, "sglang", "d", str(target), 4)
     assert "--model-config-parser hf" in line
     (target / "params.json").write_text("{}")
     assert codes(arguments) == []
@@ -350,14 +350,14 @@ def test_a_target_that_cannot_be_looked_at_gets_a_warning():
 def test_a_window_on_the_command_line_is_refused_by_a_draft_that_has_one():
     window = "--speculative-draft-window-size 64"
     own = {**PLUGIN, "layer_types": ["sliding_attention"], "sliding_window": 32}
-    assert codes(f"{serve.PLUGIN_VARIABLE} {GOOD} {window}", config=own) == ["serve-window-given"]
-    assert codes(f"{serve.PLUGIN_VARIABLE} {GOOD} {window}", config=PLUGIN) == ["serve-window"]
+    assert codes(f"{command.PLUGIN_VARIABLE} {GOOD} {window}", config=own) == ["serve-window-given"]
+    assert codes(f"{command.PLUGIN_VARIABLE} {GOOD} {window}", config=PLUGIN) == ["serve-window"]
     assert codes(f"{GOOD} {window}") == ["serve-window"]
 
 
 def test_a_draft_for_the_plugin_needs_the_plugin():
     assert codes(GOOD, config=PLUGIN) == ["serve-plugin"]
-    assert codes(f"{serve.PLUGIN_VARIABLE} {GOOD}", config=PLUGIN) == []
+    assert codes(f"{command.PLUGIN_VARIABLE} {GOOD}", config=PLUGIN) == []
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ def test_a_draft_for_the_plugin_needs_the_plugin():
     ],
 )
 def test_the_plugin_may_be_given_before_the_command_or_to_docker(before):
-    assert codes(f"{before.format(serve.PLUGIN_VARIABLE)} {GOOD}", config=PLUGIN) == []
+    assert codes(f"{before.format(command.PLUGIN_VARIABLE)} {GOOD}", config=PLUGIN) == []
 
 
 @pytest.mark.parametrize("value", ["", "another.plugin", "eagle3_interop.sglang_plugin2"])
@@ -384,6 +384,6 @@ def test_another_plugin_is_not_the_drafts(value):
 
 
 def test_a_revision_of_a_draft_with_mistral_in_its_name_is_downloaded():
-    line = serve.command(STOCK, "sglang", "org/mistral-eagle3@v2", "t", 3)
+    line = command.command(STOCK, "sglang", "org/mistral-eagle3@v2", "t", 3)
     assert line.startswith("hf download org/mistral-eagle3 --revision v2 --local-dir ")
     assert "--speculative-draft-model-revision" not in line

@@ -19,11 +19,20 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from eagle3_interop.convert import kernel, stream
-from eagle3_interop.convert.checkpoint import open_checkpoint
-from eagle3_interop.convert.output_folder import remove_leftovers
-from eagle3_interop.convert.plan import Copy, Make, Output, Plan, Rewrite, Stored, Taken, Written
-from eagle3_interop.convert.safetensors_file import format_header
+from eagle3_interop.convert.read.checkpoint import open_checkpoint
+from eagle3_interop.convert.read.safetensors_file import format_header
+from eagle3_interop.convert.write import kernel, stream
+from eagle3_interop.convert.write.output_folder import remove_leftovers
+from eagle3_interop.convert.write.plan import (
+    Copy,
+    Make,
+    Output,
+    Plan,
+    Rewrite,
+    Stored,
+    Taken,
+    Written,
+)
 from eagle3_interop.schemas.findings import Refused, Unavailable, Usage
 
 RANDOM = np.random.default_rng(0)
@@ -175,7 +184,7 @@ def test_rows_beyond_the_source_are_never_read(stored, output):
 
 
 def test_slabs_make_no_difference(stored, output, monkeypatch):
-    monkeypatch.setattr("eagle3_interop.convert.rewrite.SLAB_BYTES", 100)
+    monkeypatch.setattr("eagle3_interop.convert.write.rewrite.SLAB_BYTES", 100)
     result = result_of(rewritten(stored["fc"], blocks=((2,), (1,), (0,))), output)
     assert same_bytes(result, np.concatenate(np.split(TENSORS["fc"], 3, axis=1)[::-1], axis=1))
 
@@ -365,10 +374,10 @@ def test_a_source_truncated_under_a_rewrite_leaves_nothing(source, stored, outpu
 SLOW_CONVERSION = """
 import signal, sys, time
 from pathlib import Path
-from eagle3_interop.convert import stream
-from eagle3_interop.convert.checkpoint import open_checkpoint
-from eagle3_interop.convert.output_folder import remove_leftovers
-from eagle3_interop.convert.plan import Output, Plan, Rewrite, Written
+from eagle3_interop.convert.write import stream
+from eagle3_interop.convert.read.checkpoint import open_checkpoint
+from eagle3_interop.convert.write.output_folder import remove_leftovers
+from eagle3_interop.convert.write.plan import Output, Plan, Rewrite, Written
 
 # A test run that was started in the background ignores it, and so would its children.
 signal.signal(signal.SIGINT, signal.default_int_handler)

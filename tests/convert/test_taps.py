@@ -6,8 +6,8 @@ import pytest
 from conversions import codes, convert, described, loaded, refusal, refusals
 from drafts import ABSENT, H, random
 
-from eagle3_interop.schemas.layout import TargetFacts
-from eagle3_interop.schemas.sglang import ids_to_taps, taps_to_ids
+from eagle3_interop.schemas.dialects.base import TargetFacts
+from eagle3_interop.schemas.dialects.sglang import ids_to_taps, taps_to_ids
 
 IDS = "eagle_aux_hidden_state_layer_ids"
 DEEPSEEK = [

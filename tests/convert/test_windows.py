@@ -5,7 +5,7 @@ import pytest
 from conversions import codes, convert, described, loaded, refusal, refusals
 from drafts import ABSENT
 
-from eagle3_interop.convert import inspection
+from eagle3_interop.convert.decide import inspection
 
 WIDE = 2**24
 SLIDING = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}

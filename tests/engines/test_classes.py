@@ -16,7 +16,8 @@ from matrix import EQUAL, REFUSED, Matrix
 from random_drafts import GRID, Spec
 from safetensors.numpy import load_file, save_file
 
-from eagle3_interop.convert import api, planning
+from eagle3_interop.convert import api
+from eagle3_interop.convert.decide import planning
 from eagle3_interop.schemas.findings import Refused, errors
 
 pytestmark = pytest.mark.engine

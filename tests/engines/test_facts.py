@@ -13,9 +13,9 @@ import trained
 from matrix import HOLDS, Matrix
 from random_drafts import Spec
 
-from eagle3_interop.schemas import captures
-from eagle3_interop.schemas.layout import TargetFacts
-from eagle3_interop.schemas.sglang import ids_to_taps
+from eagle3_interop.schemas.dialects.base import TargetFacts
+from eagle3_interop.schemas.dialects.sglang import ids_to_taps
+from eagle3_interop.schemas.engines import targets
 
 pytestmark = pytest.mark.engine
 
@@ -80,7 +80,7 @@ def test_every_target_class_of_sglang_reads_ids_as_we_do(
     rules: dict[str, Any], matrix: Matrix
 ) -> None:
     *lists, defaults = rules["cases"]
-    own = captures.SGLANG_IDS_AS_TAPS | {captures.SGLANG_GPT_OSS}
+    own = targets.SGLANG_IDS_AS_TAPS | {targets.SGLANG_GPT_OSS}
     assert own <= defaults.keys()
     for ids, classes in zip(LISTS, lists, strict=True):
         for name, layers in classes.items():
@@ -92,7 +92,7 @@ def test_every_target_class_of_sglang_reads_ids_as_we_do(
         if layers[0] == "handed on" and layers[1] is None:
             continue
         found = layers[1] if layers[0] == "handed on" else layers
-        late = name == captures.SGLANG_LATE_DEFAULT
+        late = name == targets.SGLANG_LATE_DEFAULT
         assert found == ([3, 7, 10] if late else [2, 6, 9]), name
     fact = (
         "ids of DeepSeek, Kimi K2.5, GLM-4.7-Flash, GLM-5 and Mistral Large 3: taps unless the first is 1; "
@@ -106,7 +106,7 @@ def test_every_target_class_of_sglang_reads_ids_as_we_do(
 def test_every_loop_of_sglang_captures_the_end_where_we_say_so(
     rules: dict[str, Any], matrix: Matrix
 ) -> None:
-    assert {name for names in END.values() for name in names} == captures.SGLANG_CAPTURES_THE_END
+    assert {name for names in END.values() for name in names} == targets.SGLANG_CAPTURES_THE_END
     loops = {
         name: found
         for name, found in rules["loops"].items()

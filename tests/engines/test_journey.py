@@ -21,7 +21,7 @@ import trained
 from typer.testing import CliRunner
 
 from eagle3_interop.convert import cli as convert_cli
-from eagle3_interop.validators import cli
+from eagle3_interop.validators import validate_cli
 
 pytestmark = pytest.mark.engine
 
@@ -74,7 +74,7 @@ def validated(checkpoint: Path, *options: str, fine: tuple[int, ...] = (0, 1)) -
     """The exit code and the report of ``eagle3-validate``."""
     arguments = ["--target", str(trained.TARGET), "--prompts", str(PROMPTS), "--device", "cpu"]
     arguments += ["--max-new-tokens", str(trained.NEW_TOKENS), "--json", "-", *options]
-    result = CliRunner().invoke(cli.app, [str(checkpoint), *arguments])
+    result = CliRunner().invoke(validate_cli.app, [str(checkpoint), *arguments])
     assert result.exit_code in fine, result.output
     return result.exit_code, json.loads(result.stdout)
 

@@ -10,12 +10,12 @@ import trained
 from matrix import HOLDS, Matrix
 
 from eagle3_interop.convert import api
-from eagle3_interop.validators.acceptance import Acceptance, measure
-from eagle3_interop.validators.miswirings import miswirings
-from eagle3_interop.validators.reference import Network
-from eagle3_interop.validators.target import Target
-from eagle3_interop.validators.texts import write_texts
-from eagle3_interop.validators.weights import Weights
+from eagle3_interop.validators.accept.acceptance import Acceptance, measure
+from eagle3_interop.validators.engines.miswirings import miswirings
+from eagle3_interop.validators.network.reference import Network
+from eagle3_interop.validators.network.weights import Weights
+from eagle3_interop.validators.target.running import Target
+from eagle3_interop.validators.target.texts import write_texts
 
 pytestmark = [pytest.mark.engine, pytest.mark.conformance]
 

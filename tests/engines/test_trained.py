@@ -9,7 +9,8 @@ import run_engine
 import trained
 from matrix import DIFFERS, EQUAL, FAILS, Matrix
 
-from eagle3_interop.convert import api, inspection
+from eagle3_interop.convert import api
+from eagle3_interop.convert.decide import inspection
 
 pytestmark = pytest.mark.engine
 

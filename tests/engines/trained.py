@@ -13,12 +13,12 @@ import run_engine
 from safetensors.numpy import load_file, save_file
 
 from eagle3_interop.convert import api
-from eagle3_interop.validators.acceptance import Acceptance, measure
-from eagle3_interop.validators.drafting import Shape
-from eagle3_interop.validators.reference import Network
-from eagle3_interop.validators.target import Target
-from eagle3_interop.validators.texts import Text, write_texts
-from eagle3_interop.validators.weights import Weights
+from eagle3_interop.validators.accept.acceptance import Acceptance, measure
+from eagle3_interop.validators.accept.drafting import Shape
+from eagle3_interop.validators.network.reference import Network
+from eagle3_interop.validators.network.weights import Weights
+from eagle3_interop.validators.target.running import Target
+from eagle3_interop.validators.target.texts import Text, write_texts
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"

@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-from eagle3_interop.schemas.hf import UNBOUNDED
+from eagle3_interop.schemas.dialects.hf import UNBOUNDED
 
 DRAFTS = Path(__file__).resolve().parents[2] / "convert" / "sglang_plugin" / "drafts.py"
 

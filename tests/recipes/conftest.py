@@ -14,7 +14,7 @@ from huggingface_hub.utils import _http
 from typer.testing import CliRunner
 
 from eagle3_interop.convert import api
-from eagle3_interop.recipes.push import app
+from eagle3_interop.recipes.publish.push_cli import app
 
 HERE = Path(__file__).parent
 

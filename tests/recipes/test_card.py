@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle3_interop.convert import api
-from eagle3_interop.recipes import card
-from eagle3_interop.recipes.section import Facts, section
+from eagle3_interop.recipes.publish import card
+from eagle3_interop.recipes.publish.section import Facts, section
 from eagle3_interop.schemas.findings import Refused
 from eagle3_interop.schemas.report import Report
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from eagle3_interop.recipes.bundle import shortened
+from eagle3_interop.recipes.publish.bundle import shortened
 
 WARNING = {
     "code": "embeddings-unverified",
@@ -229,7 +229,7 @@ def test_help_is_quick_and_imports_nothing_heavy():
     code = (
         "import sys\n"
         "from typer.testing import CliRunner\n"
-        "from eagle3_interop.recipes.push import app\n"
+        "from eagle3_interop.recipes.publish.push_cli import app\n"
         "assert CliRunner().invoke(app, ['--help']).exit_code == 0\n"
         "print(*{'torch', 'transformers', 'huggingface_hub', 'matplotlib'} & set(sys.modules))"
     )

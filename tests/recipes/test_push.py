@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from eagle3_interop.convert.checkpoint import open_checkpoint
+from eagle3_interop.convert.read.checkpoint import open_checkpoint
 
 LFS_PUT = r"^PUT /lfs/"
 
@@ -23,7 +23,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning
 @pytest.fixture(autouse=True)
 def _drawn_at_once(monkeypatch):
     """test_card.py draws the real plot."""
-    monkeypatch.setattr("eagle3_interop.recipes.card.draw", lambda _: b"\x89PNG of the test")
+    monkeypatch.setattr(
+        "eagle3_interop.recipes.publish.card.draw", lambda _: b"\x89PNG of the test"
+    )
 
 
 def one_line(result):
@@ -300,7 +302,7 @@ def test_an_interrupted_push_sends_the_rest_only(hub, checkpoint, report, push):
 
 def test_a_killed_push_sends_the_rest_only(hub, server, checkpoint, report, push, tmp_path):
     path = report(checkpoint)
-    code = "from eagle3_interop.recipes.push import main; main()"
+    code = "from eagle3_interop.recipes.publish.push_cli import main; main()"
     environment = os.environ | {
         "HF_ENDPOINT": server.url,
         "HF_HUB_DISABLE_XET": "1",
@@ -393,7 +395,13 @@ def test_what_was_pushed_converts_like_the_folder(hub, checkpoint, report, push,
 
 
 def test_wrong_options_are_one_json_object_too(tmp_path):
-    command = [sys.executable, "-m", "eagle3_interop.recipes.push", str(tmp_path), "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "eagle3_interop.recipes.publish.push_cli",
+        str(tmp_path),
+        "--json",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert json.loads(done.stdout)["status"] == "failed"

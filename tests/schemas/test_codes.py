@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from eagle3_interop.convert.strict import refusal
+from eagle3_interop.convert.read.strict_json import refusal
 from eagle3_interop.schemas.codes import CODES
 from eagle3_interop.schemas.findings import finding
 

@@ -5,7 +5,7 @@ Each value is that of SGLang 0.5.23's `get_context_length`, or of vLLM 0.32's `_
 
 import pytest
 
-from eagle3_interop.schemas.context import context_of, rope_kind, vllm_context_of
+from eagle3_interop.schemas.engines.positions import context_of, rope_kind, vllm_context_of
 
 ORIGINAL = {"original_max_position_embeddings": 500}
 

@@ -10,7 +10,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from eagle3_interop.schemas import hf
+from eagle3_interop.schemas.dialects import hf
 
 THEIRS = {
     "llama": LlamaConfig,

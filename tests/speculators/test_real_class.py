@@ -16,8 +16,8 @@ from feature_grid import Features, write
 from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
-from eagle3_interop.convert import inspection
-from eagle3_interop.schemas.keys import SpeculatorsKeys
+from eagle3_interop.convert.decide import inspection
+from eagle3_interop.schemas.dialects.keys import SpeculatorsKeys
 
 pytestmark = pytest.mark.speculators
 

@@ -12,8 +12,8 @@ from eagle3_interop.schemas.draft import (
     Target,
     Vocabulary,
 )
-from eagle3_interop.validators.reference import Network
-from eagle3_interop.validators.weights import Weights
+from eagle3_interop.validators.network.reference import Network
+from eagle3_interop.validators.network.weights import Weights
 
 
 def make_draft(**changes):

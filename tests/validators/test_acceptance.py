@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from eagle3_interop.convert.checkpoint import open_checkpoint
-from eagle3_interop.schemas import speculators
+from eagle3_interop.convert.read.checkpoint import open_checkpoint
+from eagle3_interop.schemas.dialects import speculators
 from eagle3_interop.schemas.findings import Usage
-from eagle3_interop.validators.acceptance import (
+from eagle3_interop.validators.accept.acceptance import (
     Acceptance,
     batch_lengths,
     best_by_cost,
@@ -21,11 +21,11 @@ from eagle3_interop.validators.acceptance import (
     measure_sampled,
     walk,
 )
-from eagle3_interop.validators.drafting import Shape, batches, chain_lengths, draft_steps
-from eagle3_interop.validators.reference import Network
-from eagle3_interop.validators.target import Target
-from eagle3_interop.validators.texts import Text, encode, read_prompts, write_texts
-from eagle3_interop.validators.weights import Weights
+from eagle3_interop.validators.accept.drafting import Shape, batches, chain_lengths, draft_steps
+from eagle3_interop.validators.network.reference import Network
+from eagle3_interop.validators.network.weights import Weights
+from eagle3_interop.validators.target.running import Target
+from eagle3_interop.validators.target.texts import Text, encode, read_prompts, write_texts
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -301,7 +301,7 @@ def test_one_batch_is_held_at_a_time(tiny, monkeypatch):
         seen.append(weakref.ref(batch))
         return batch_lengths(network, batch, shapes)
 
-    monkeypatch.setattr("eagle3_interop.validators.acceptance.batch_lengths", watch)
+    monkeypatch.setattr("eagle3_interop.validators.accept.acceptance.batch_lengths", watch)
     measure(trained("plain"), target, texts, [Shape.chain(2)], token_budget=300)
     assert len(seen) == 12
 

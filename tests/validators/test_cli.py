@@ -14,7 +14,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from typer.testing import CliRunner
 
 from eagle3_interop.schemas.report import Report
-from eagle3_interop.validators import cli, sweep
+from eagle3_interop.validators import validate_cli
+from eagle3_interop.validators.accept import sweep
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 TARGET, PLAIN, OTHER = (
@@ -40,7 +41,7 @@ def prompts(tmp_path_factory):
 
 
 def run(*arguments):
-    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+    return CliRunner().invoke(validate_cli.app, [str(argument) for argument in arguments])
 
 
 def short(prompts, *arguments, checkpoint=PLAIN, target=TARGET):
@@ -61,7 +62,7 @@ def test_help_imports_neither_torch_nor_transformers():
     script = (
         "import sys\n"
         "from typer.testing import CliRunner\n"
-        "from eagle3_interop.validators.cli import app\n"
+        "from eagle3_interop.validators.validate_cli import app\n"
         "assert CliRunner().invoke(app, ['--help']).exit_code == 0\n"
         "assert CliRunner().invoke(app, ['--version']).exit_code == 0\n"
         "print(*({'torch', 'transformers', 'huggingface_hub', 'numpy'} & set(sys.modules)))\n"
@@ -74,7 +75,9 @@ def test_help_imports_neither_torch_nor_transformers():
 
 def test_a_missing_extra_is_named(monkeypatch, prompts):
     absent = {"torch", "transformers"}
-    monkeypatch.setattr(cli, "find_spec", lambda name: None if name in absent else find_spec(name))
+    monkeypatch.setattr(
+        validate_cli, "find_spec", lambda name: None if name in absent else find_spec(name)
+    )
     result = short(prompts)
     assert result.exit_code == 4
     assert "pip install 'eagle3-interop[validate]'" in result.stderr
@@ -281,7 +284,7 @@ def test_given_texts_that_the_target_would_not_write_are_said(tmp_path):
 
 
 def test_out_of_memory_is_the_outside_worlds_fault(prompts, monkeypatch):
-    from eagle3_interop.validators import validate
+    from eagle3_interop.validators.prove import validate
 
     def fail(*_arguments):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.\nand more")

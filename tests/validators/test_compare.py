@@ -4,14 +4,14 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from eagle3_interop.validators.acceptance import measure
-from eagle3_interop.validators.compare import LogitComparison, comparison_gates
-from eagle3_interop.validators.drafting import Shape, batches
-from eagle3_interop.validators.reference import Network
-from eagle3_interop.validators.stages import MEANING, first_parting
-from eagle3_interop.validators.target import Target
-from eagle3_interop.validators.texts import write_texts
-from eagle3_interop.validators.weights import Weights
+from eagle3_interop.validators.accept.acceptance import measure
+from eagle3_interop.validators.accept.drafting import Shape, batches
+from eagle3_interop.validators.network.reference import Network
+from eagle3_interop.validators.network.weights import Weights
+from eagle3_interop.validators.prove.agreement import LogitComparison, comparison_gates
+from eagle3_interop.validators.prove.stages import MEANING, first_parting
+from eagle3_interop.validators.target.running import Target
+from eagle3_interop.validators.target.texts import write_texts
 
 V, D = 60, 20
 DRAFT = {

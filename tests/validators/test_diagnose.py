@@ -16,17 +16,17 @@ from typer.testing import CliRunner
 
 from eagle3_interop.convert import api
 from eagle3_interop.schemas.findings import Unavailable, Usage
-from eagle3_interop.validators import diagnose as orchestration
-from eagle3_interop.validators.cli import main as validate_main
-from eagle3_interop.validators.cli import try_report
-from eagle3_interop.validators.diagnose import answer, prepare
+from eagle3_interop.validators.diagnose import run as orchestration
+from eagle3_interop.validators.diagnose.rewire import write_wiring
+from eagle3_interop.validators.diagnose.run import answer, prepare
+from eagle3_interop.validators.diagnose.scoring import Evaluator
+from eagle3_interop.validators.diagnose.suspect import SETTLED, subject_of
+from eagle3_interop.validators.diagnose.verdict import diagnose, indistinguishable
 from eagle3_interop.validators.diagnose_cli import app
 from eagle3_interop.validators.diagnose_cli import main as diagnose_main
-from eagle3_interop.validators.rewire import write_wiring
-from eagle3_interop.validators.scoring import Evaluator
-from eagle3_interop.validators.session import Request
-from eagle3_interop.validators.subject import SETTLED, subject_of
-from eagle3_interop.validators.verdict import diagnose, indistinguishable
+from eagle3_interop.validators.prove.request import Request
+from eagle3_interop.validators.validate_cli import main as validate_main
+from eagle3_interop.validators.validate_cli import try_report
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"

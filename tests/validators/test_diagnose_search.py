@@ -6,8 +6,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from eagle3_interop.validators.search import Search
-from eagle3_interop.validators.wiring import NORMED, STREAM, SUBLAYER, USUAL, Wiring, cost, distance
+from eagle3_interop.validators.diagnose.search import Search
+from eagle3_interop.validators.diagnose.wiring import (
+    NORMED,
+    STREAM,
+    SUBLAYER,
+    USUAL,
+    Wiring,
+    cost,
+    distance,
+)
 
 OPTIONS = {
     "residual": ("raw", "normed"),

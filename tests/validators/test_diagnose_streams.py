@@ -9,14 +9,9 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaConfig, LlamaForC
 
 from eagle3_interop.schemas.draft import Attention, Draft, Fc, Layers, Mlp, Vocabulary
 from eagle3_interop.schemas.draft import Target as Facts
-from eagle3_interop.validators.drafting import batches, chain_lengths, draft_steps
-from eagle3_interop.validators.reference import Features, Network
-from eagle3_interop.validators.scoring import DEPTHS, Evaluator, order_texts
-from eagle3_interop.validators.streams import Fusion, capture
-from eagle3_interop.validators.target import Target
-from eagle3_interop.validators.texts import Text, write_texts
-from eagle3_interop.validators.weights import Weights
-from eagle3_interop.validators.wiring import (
+from eagle3_interop.validators.accept.drafting import batches, chain_lengths, draft_steps
+from eagle3_interop.validators.diagnose.scoring import DEPTHS, Evaluator, order_texts
+from eagle3_interop.validators.diagnose.wiring import (
     NORMED,
     RESCALED,
     STREAM,
@@ -27,6 +22,11 @@ from eagle3_interop.validators.wiring import (
     configured_flags,
     rope_label,
 )
+from eagle3_interop.validators.network.reference import Features, Network
+from eagle3_interop.validators.network.weights import Weights
+from eagle3_interop.validators.target.captured import Fusion, capture
+from eagle3_interop.validators.target.running import Target
+from eagle3_interop.validators.target.texts import Text, write_texts
 
 H, V, D, LAYERS = 32, 96, 40, 4
 SHAPE = {

@@ -17,17 +17,18 @@ from typer.testing import CliRunner
 
 from eagle3_interop.convert import api
 from eagle3_interop.schemas.findings import Unavailable, Usage
-from eagle3_interop.validators import cli, engine_judge, engines, miswirings, prediction, servers
-from eagle3_interop.validators.acceptance import measure
-from eagle3_interop.validators.drafting import Shape
-from eagle3_interop.validators.engines import StartedEngine
-from eagle3_interop.validators.reference import Network
-from eagle3_interop.validators.served import Served, Work, from_sglang
-from eagle3_interop.validators.servers import RunningServer, checked_url, parse_metrics
-from eagle3_interop.validators.session import Request
-from eagle3_interop.validators.target import Target
-from eagle3_interop.validators.texts import write_texts
-from eagle3_interop.validators.weights import Weights
+from eagle3_interop.validators import validate_cli
+from eagle3_interop.validators.accept.acceptance import measure
+from eagle3_interop.validators.accept.drafting import Shape
+from eagle3_interop.validators.engines import judge, miswirings, prediction, running, started
+from eagle3_interop.validators.engines.answers import Served, Work, from_sglang
+from eagle3_interop.validators.engines.running import RunningServer, checked_url, parse_metrics
+from eagle3_interop.validators.engines.started import StartedEngine
+from eagle3_interop.validators.network.reference import Network
+from eagle3_interop.validators.network.weights import Weights
+from eagle3_interop.validators.prove.request import Request
+from eagle3_interop.validators.target.running import Target
+from eagle3_interop.validators.target.texts import write_texts
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 TARGET, PLAIN = DATA / "target", DATA / "drafts" / "plain"
@@ -198,7 +199,7 @@ def prompts(tmp_path, world):
 def validate(prompts, *options, checkpoint=PLAIN):
     arguments = ["--target", TARGET, "--prompts", prompts, "--max-new-tokens", NEW_TOKENS]
     arguments += ["--device", "cpu", "--json", "-", *options]
-    return CliRunner().invoke(cli.app, [str(x) for x in (checkpoint, *arguments)])
+    return CliRunner().invoke(validate_cli.app, [str(x) for x in (checkpoint, *arguments)])
 
 
 def report_of(result, code):
@@ -278,9 +279,9 @@ def test_secrets_in_logs():
         "['--api-key', 's3cret']",
         '"HF_TOKEN": "s3cret"',
     ):
-        assert "s3cret" not in engines.tail(f"a\n{line}")
+        assert "s3cret" not in started.tail(f"a\n{line}")
     harmless = "skip_tokenizer_init=True, max_total_tokens=8192"
-    assert engines.tail(harmless) == harmless
+    assert started.tail(harmless) == harmless
 
 
 def test_the_layers_that_vllm_says():
@@ -290,12 +291,12 @@ def test_the_layers_that_vllm_says():
         "Using Eagle3 auxiliary layers from config: [1, 3, 5]",
         "Using Eagle3 auxiliary layers from model: (1, 3, 5)",
     ):
-        assert engines.said_layers(f"x\n{head}{line}\ny") == (1, 3, 5)
-    assert engines.said_layers("x") is None
+        assert started.said_layers(f"x\n{head}{line}\ny") == (1, 3, 5)
+    assert started.said_layers("x") is None
 
 
 def test_an_engine_that_hangs_is_ended(fake, world, monkeypatch):
-    monkeypatch.setattr(engines, "STALL_S", 1.5)
+    monkeypatch.setattr(started, "STALL_S", 1.5)
     seen = fake([], totals={}, hang=True)
     with pytest.raises(Unavailable, match=r"said nothing for 1\.5 s"):
         StartedEngine.found("vllm", sys.executable, []).generate(world.work())
@@ -410,12 +411,12 @@ def test_float32_asks_for_equality_and_half_precision_for_an_interval(world):
 
 
 def judgement(world, served, work=None):
-    judge = engine_judge.EngineJudge(SimpleNamespace(shape=None))
-    judge.work, judge.served = work or world.work(), served
+    referee = judge.EngineJudge(SimpleNamespace(shape=None))
+    referee.work, referee.served = work or world.work(), served
     session = SimpleNamespace(
         request=Request("draft", "target"), network=world.network, target=world.target
     )
-    found = judge(session, None)
+    found = referee(session, None)
     return found, {item.code: item.message for item in found.findings}
 
 
@@ -457,7 +458,7 @@ def test_a_text_that_ended_early_is_judged_at_its_length(world):
 
 def test_the_targets_end_of_sequence():
     declared = json.loads((TARGET / "generation_config.json").read_text())["eos_token_id"]
-    found = engine_judge.stop_ids(str(TARGET), Request("draft", "target"))
+    found = judge.stop_ids(str(TARGET), Request("draft", "target"))
     assert found == ((declared,) if isinstance(declared, int) else tuple(declared))
 
 
@@ -546,7 +547,7 @@ class FakeServer:
 
 
 @contextmanager
-def running(server):
+def serving(server):
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
             self.reply(server.get(self.path))
@@ -585,7 +586,7 @@ def running(server):
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_a_server_that_runs_the_draft(engine, prompts, world):
-    with running(FakeServer(engine, world)) as url:
+    with serving(FakeServer(engine, world)) as url:
         report = report_of(validate(prompts, "--server", f"{url}/v1/"), 0)
     found = report["engine"]
     assert (found["engine"], found["how"]) == (engine, "server")
@@ -595,7 +596,7 @@ def test_a_server_that_runs_the_draft(engine, prompts, world):
 
 
 def test_a_server_that_drafts_otherwise_than_asked(prompts, world):
-    with running(FakeServer("vllm", world, steps=2)) as url:
+    with serving(FakeServer("vllm", world, steps=2)) as url:
         result = validate(prompts, "--server", url, "--num-draft-tokens", 4)
     assert result.exit_code == 2
     assert "drafts 2 tokens a step, not 4 tokens" in result.stderr
@@ -617,7 +618,7 @@ def test_a_server_that_drafts_otherwise_than_asked(prompts, world):
 )
 def test_servers_that_fail(world, engine, faults, words):
     server = FakeServer(engine, world, **faults)
-    with running(server) as url, pytest.raises(Unavailable, match=words):
+    with serving(server) as url, pytest.raises(Unavailable, match=words):
         RunningServer.found(url).generate(world.work())
 
 
@@ -627,17 +628,17 @@ def test_a_server_that_is_not_there():
 
 
 def test_a_server_that_is_silent(world, monkeypatch):
-    monkeypatch.setattr(servers, "GENERATE_S", 0.2)
+    monkeypatch.setattr(running, "GENERATE_S", 0.2)
     server = FakeServer("sglang", world)
     server.post = lambda *_: time.sleep(0.6)
-    with running(server) as url, pytest.raises(Unavailable, match=r"no answer within 0\.2 s"):
+    with serving(server) as url, pytest.raises(Unavailable, match=r"no answer within 0\.2 s"):
         RunningServer.found(url).generate(world.work())
 
 
 def test_the_key_is_sent_and_never_shown(world, monkeypatch):
     monkeypatch.setenv("EAGLE3_SERVER_KEY", "s3cret")
     server = FakeServer("vllm", world, fail=401)
-    with running(server) as url, pytest.raises(Unavailable) as caught:
+    with serving(server) as url, pytest.raises(Unavailable) as caught:
         RunningServer.found(url).generate(world.work())
     assert server.keys == {"Bearer s3cret"}
     assert "s3cret" not in str(caught.value)
@@ -665,7 +666,7 @@ def test_metrics_are_summed_over_engines():
 
 def test_a_server_that_was_started_anew(world):
     server = FakeServer("vllm", world)
-    with running(server) as url:
+    with serving(server) as url:
         found = RunningServer.found(url)
         server.finished = 20
         server.count = lambda _: setattr(server, "finished", 1)

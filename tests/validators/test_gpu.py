@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from eagle3_interop.validators.drafting import Shape
-from eagle3_interop.validators.session import Request
-from eagle3_interop.validators.validate import validate
+from eagle3_interop.validators.accept.drafting import Shape
+from eagle3_interop.validators.prove.request import Request
+from eagle3_interop.validators.prove.validate import validate
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 

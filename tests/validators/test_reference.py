@@ -13,12 +13,12 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+from eagle3_interop.schemas.dialects.base import Reading
 from eagle3_interop.schemas.draft import ParallelDrafting, Rope
 from eagle3_interop.schemas.findings import Refused
-from eagle3_interop.schemas.layout import Reading
-from eagle3_interop.validators.reference import Features, Network
-from eagle3_interop.validators.rotary import Rotary
-from eagle3_interop.validators.weights import Tables, Weights, as_tensor
+from eagle3_interop.validators.network.reference import Features, Network
+from eagle3_interop.validators.network.rotary import Rotary
+from eagle3_interop.validators.network.weights import Tables, Weights, as_tensor
 
 T = 24
 STEPS = 4
@@ -240,7 +240,7 @@ def test_scores_are_taken_in_chunks_without_a_trace(drafts, monkeypatch):
     network = drafts.make_network(drafts.make_draft(windows=(7,)))
     tokens, hidden = inputs_of(network.draft)[0][None], torch.randn(1, T, 64)
     whole, _ = network.begin(tokens, hidden)
-    monkeypatch.setattr("eagle3_interop.validators.attention._SCORES", 1)
+    monkeypatch.setattr("eagle3_interop.validators.network.attention._SCORES", 1)
     chunked, _ = network.begin(tokens, hidden)
     assert difference(chunked.normed, whole.normed) < TOLERANCE
 

@@ -17,10 +17,10 @@ from eagle3_interop.schemas.report import (
     Report,
     SweepRow,
 )
-from eagle3_interop.validators import render
-from eagle3_interop.validators.drafting import Shape
-from eagle3_interop.validators.page import page
-from eagle3_interop.validators.sweep import grid
+from eagle3_interop.validators.accept.drafting import Shape
+from eagle3_interop.validators.accept.sweep import grid
+from eagle3_interop.validators.report import terminal
+from eagle3_interop.validators.report.page import page
 
 NASTY = "<script>alert('x')</script> & \"quoted\""
 COUNTERS = {
@@ -117,11 +117,11 @@ def test_a_page_without_gates_says_so(report):
         update={"gates": (), "against": None, "sweep": None, "sampling": None, "verdict": "pass"}
     )
     assert "Measured; no gate ran" in page(bare)
-    assert "no gate ran" in render.verdict(bare).plain
+    assert "no gate ran" in terminal.verdict(bare).plain
 
 
 def test_the_text_tells_the_same(report, capsys):
-    render.show(report)
+    terminal.show(report)
     text = capsys.readouterr().out
     for word in (
         "2.500",

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from eagle3_interop.convert import api
-from eagle3_interop.validators.rewire import write_wiring
-from eagle3_interop.validators.subject import SETTLED, subject_of
-from eagle3_interop.validators.target import Target
+from eagle3_interop.validators.diagnose.rewire import write_wiring
+from eagle3_interop.validators.diagnose.suspect import SETTLED, subject_of
+from eagle3_interop.validators.target.running import Target
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 TARGET, DRAFTS = DATA / "target", DATA / "drafts"

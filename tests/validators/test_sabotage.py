@@ -10,15 +10,15 @@ from safetensors.torch import load_file, save_file
 
 from eagle3_interop.convert import api
 from eagle3_interop.schemas.findings import Refused
-from eagle3_interop.validators import validate as orchestration
-from eagle3_interop.validators.compare import LogitComparison
-from eagle3_interop.validators.drafting import Shape, batches
-from eagle3_interop.validators.reference import Network
-from eagle3_interop.validators.session import Request
-from eagle3_interop.validators.stages import first_parting
-from eagle3_interop.validators.target import Target
-from eagle3_interop.validators.texts import write_texts
-from eagle3_interop.validators.weights import Weights
+from eagle3_interop.validators.accept.drafting import Shape, batches
+from eagle3_interop.validators.network.reference import Network
+from eagle3_interop.validators.network.weights import Weights
+from eagle3_interop.validators.prove import validate as orchestration
+from eagle3_interop.validators.prove.agreement import LogitComparison
+from eagle3_interop.validators.prove.request import Request
+from eagle3_interop.validators.prove.stages import first_parting
+from eagle3_interop.validators.target.running import Target
+from eagle3_interop.validators.target.texts import write_texts
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 TARGET, PLAIN = DATA / "target", DATA / "drafts" / "plain"

@@ -29,7 +29,7 @@ from transformers import (
 )
 
 from eagle3_interop.schemas.findings import Refused, Unavailable, Usage
-from eagle3_interop.validators.target import Target, check_pair, pack, resolve_device
+from eagle3_interop.validators.target.running import Target, check_pair, pack, resolve_device
 
 DEPTH = 3
 PLAIN = {
@@ -249,7 +249,7 @@ def test_wrong_pairs_are_named(drafts):
 STREAMED = textwrap.dedent("""
     import sys, threading, time
     import torch
-    from eagle3_interop.validators.target import Target
+    from eagle3_interop.validators.target.running import Target
 
     torch.set_num_threads(1)
     def anonymous():

@@ -8,8 +8,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from eagle3_interop.schemas.findings import Usage
-from eagle3_interop.validators.target import Target
-from eagle3_interop.validators.texts import (
+from eagle3_interop.validators.target.running import Target
+from eagle3_interop.validators.target.texts import (
     Prompt,
     Text,
     bundled_prompts,

@@ -6,10 +6,10 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from eagle3_interop.validators.acceptance import measure
-from eagle3_interop.validators.drafting import Shape, batches, tree_paths
-from eagle3_interop.validators.target import Target
-from eagle3_interop.validators.texts import Text, write_texts
+from eagle3_interop.validators.accept.acceptance import measure
+from eagle3_interop.validators.accept.drafting import Shape, batches, tree_paths
+from eagle3_interop.validators.target.running import Target
+from eagle3_interop.validators.target.texts import Text, write_texts
 
 VOCABULARY = 5
 PROMPTS = [[1, 2, 3], [4], [4, 0, 1, 2, 3, 3, 1], [2, 2]]

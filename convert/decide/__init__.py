@@ -1,0 +1,1 @@
+"""From a reading to a plan: what a folder is, what the user says of it, and every exact rewrite."""

@@ -1,0 +1,227 @@
+"""What a checkpoint is, which frameworks can run it, what they would get wrong; and whether two are one."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from eagle3_interop.convert.decide.planning import Choices, Loaded, fit
+from eagle3_interop.convert.read.checkpoint import by_transformers
+from eagle3_interop.convert.read.same_values import same_bytes
+from eagle3_interop.schemas.dialects.reading import check, with_target
+from eagle3_interop.schemas.dialects.registry import LAYOUTS, SOURCES
+from eagle3_interop.schemas.draft import Draft
+from eagle3_interop.schemas.engines import targets
+from eagle3_interop.schemas.engines.positions import STRETCHED
+from eagle3_interop.schemas.findings import Finding, Refused, errors, finding
+
+_NOT_THE_NETWORK = frozenset(
+    {
+        "target.name",
+        "target.layers",
+        "target.model_type",
+        "target.architectures",
+        "speculative_tokens",
+        "trains_embeddings",
+    }
+)
+_EMBEDDINGS = "embed_tokens.weight"
+
+_FAILURES = frozenset(
+    {
+        *("fails-to-load", "foreign-name", "fc-blocks", "unknown-architecture"),
+        *("embedding-tap", "target-captures-nothing"),
+    }
+)
+_OTHERWISE = {
+    "speculators": frozenset({"target-embeddings", "map-derived"}),
+    "vllm": frozenset({"target-window"}),
+}
+"""Codes of what is read as it was meant, and computed otherwise: left uninitialised, or the target's."""
+
+
+def differences(one: Draft, other: Draft) -> dict[str, tuple[Any, Any]]:
+    """Dotted paths at which two descriptions differ, with both values."""
+    left, right = (
+        dict(_leaves(one.model_dump(mode="json"))),
+        dict(_leaves(other.model_dump(mode="json"))),
+    )
+    return {
+        path: (left.get(path), right.get(path))
+        for path in sorted({*left, *right} - _NOT_THE_NETWORK)
+        if left.get(path) != right.get(path)
+    }
+
+
+def shown(path: str, value: object) -> str:
+    """A value of `differences`, for people."""
+    if path == "taps" and value is None:
+        return "the default triple (2, L // 2, L - 3)"
+    return repr(value)
+
+
+def _leaves(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, item in value.items():
+        if isinstance(item, Mapping) and prefix + key != "rope.parameters":
+            yield from _leaves(item, f"{prefix}{key}.")
+        else:
+            yield prefix + key, item
+
+
+def engines(loaded: Loaded) -> dict[str, dict[str, Any]]:
+    """For each framework: what it makes of this very folder, and whether a conversion for it exists.
+
+    Returns:
+        By framework: ``as_is``: ``same``, ``different`` (with ``differences``) or ``does-not-load``; and
+        ``convertible``: ``stock``, ``plugin`` or ``refused`` (with ``reasons``, the error codes).
+    """
+    return {name: {**_as_is(loaded, name), **_convertible(loaded, name)} for name in SOURCES}
+
+
+def require_same(loaded: Loaded, engine: str) -> None:
+    """Refuse a folder that an engine would not run as it is.
+
+    Raises:
+        Refused: the engine does not load it, or computes another network from it.
+    """
+    require_captured(loaded, engine)
+    facts = _as_is(loaded, engine)
+    if facts["as_is"] == "same":
+        return
+    name = {"sglang": "SGLang", "vllm": "vLLM"}.get(engine, engine)
+    if facts["as_is"] == "does-not-load":
+        why = "; ".join(
+            f"{item['where']}: {item['message']}"
+            for item in facts["findings"]
+            if item["code"] in _FAILURES or item["severity"] == "error"
+        )
+        message = f"{name} does not load this folder. {why}"
+    else:
+        wrong = "; ".join(
+            f"{path}: {shown(path, theirs)}, not {shown(path, ours)}"
+            for path, (ours, theirs) in facts["differences"].items()
+        )
+        said = "; ".join(item["message"].rstrip(".") for item in facts["findings"])
+        message = f"{name} computes another network from this folder: {wrong or said}."
+    given = f" --target {loaded.target.path}" if loaded.target else ""
+    fix = f"eagle3-convert auto-to-{engine}{given} first, and serve its output."
+    raise Refused([finding("serve-folder", "config.json", message, fix=fix)])
+
+
+def require_captured(loaded: Loaded, engine: str) -> None:
+    """Refuse a pair of which the target cannot hand over in this engine what the draft taps.
+
+    Raises:
+        Refused: with the reasons.
+    """
+    if lost := errors(_uncaptured(loaded, engine)):
+        raise Refused(lost)
+
+
+def _uncaptured(loaded: Loaded, engine: str) -> list[Finding]:
+    """What the target cannot hand over to this draft in an engine, whatever the folder looks like."""
+    draft, facts = loaded.reading.draft, loaded.facts
+    return [] if facts is None else list(LAYOUTS[engine].uncaptured(draft, facts))
+
+
+def _as_is(loaded: Loaded, engine: str) -> dict[str, Any]:
+    checkpoint = loaded.checkpoint
+    if why := LAYOUTS[engine].refuses(checkpoint.config):
+        return _does_not_load([finding("fails-to-load", "config.json", why)])
+    if engine == "speculators" and not by_transformers(checkpoint.folder):
+        message = (
+            "transformers looks for model.safetensors, pytorch_model.bin and their indexes alone."
+        )
+        return _does_not_load([finding("fails-to-load", checkpoint.files[0].name, message)])
+    try:
+        facts = loaded.facts or targets.facts_named(loaded.reading.draft)
+        reading = LAYOUTS[engine].read(checkpoint, facts)
+    except Refused as refused:
+        return _does_not_load(errors(refused.findings))
+    if loaded.facts is not None:
+        reading = with_target(reading, loaded.facts)
+    wrong = differences(loaded.reading.draft, reading.draft)
+    if loaded.own_embeddings is not True:
+        wrong.pop("vocabulary.embeddings", None)
+    meant = _OTHERWISE.get(engine, frozenset())
+    trouble = [
+        item
+        for item in (
+            *reading.findings,
+            *check(reading, checkpoint.tensors),
+            *_uncaptured(loaded, engine),
+        )
+        if item.severity != "note" or item.code in meant
+    ]
+    fails = any(item.code in _FAILURES for item in trouble)
+    differs = wrong or errors(trouble) or any(item.code in meant for item in trouble)
+    state = "does-not-load" if fails else "different" if differs else "same"
+    return {"as_is": state, "differences": wrong, "findings": _dump(trouble)}
+
+
+def _does_not_load(found: list[Finding]) -> dict[str, Any]:
+    return {"as_is": "does-not-load", "differences": {}, "findings": _dump(found)}
+
+
+def _convertible(loaded: Loaded, engine: str) -> dict[str, Any]:
+    try:
+        fitted = fit(loaded, engine, Choices(verifier="ORG/NAME"))
+    except Refused as refused:
+        return {
+            "convertible": "refused",
+            "reasons": sorted({f.code for f in errors(refused.findings)}),
+        }
+    codes = {item.code for item in fitted.findings}
+    return {"convertible": "plugin" if "needs-sglang-plugin" in codes else "stock", "reasons": []}
+
+
+def _dump(found: list[Finding]) -> list[dict[str, Any]]:
+    return [item.model_dump() for item in found]
+
+
+def compare(one: Loaded, other: Loaded) -> dict[str, Any]:
+    """Whether two checkpoints hold the same network, whatever their layouts.
+
+    Descriptions are compared as each one's own framework reads it; tensors bit for bit under their
+    canonical names. ``t2d`` repeats ``d2t`` and is not compared; embedding tables are compared as
+    stored, and where both readings share the target's table, not at all.
+
+    Returns:
+        ``same``, ``differences`` by dotted path, and ``tensors``: by canonical name ``different``,
+        ``only in A`` or ``only in B``.
+    """
+    described = differences(one.reading.draft, other.reading.draft)
+    ropes = {one.reading.draft.rope.scaling, other.reading.draft.rope.scaling}
+    if ropes.isdisjoint(STRETCHED):
+        # What a config declares; only these ropes compute by it.
+        described.pop("max_position", None)
+    shared = (
+        one.reading.draft.vocabulary.embeddings
+        == other.reading.draft.vocabulary.embeddings
+        == "target"
+    )
+    stored = _EMBEDDINGS in one.reading.names and _EMBEDDINGS in other.reading.names
+    if stored or one.own_embeddings is False or other.own_embeddings is False:
+        # The tables themselves tell more than whose they are said to be.
+        described.pop("vocabulary.embeddings", None)
+    tensors = {}
+    for name in sorted({*one.reading.names, *other.reading.names} - {"t2d"}):
+        if name == _EMBEDDINGS and (shared or not stored):
+            continue
+        if name not in other.reading.names and name not in other.reading.maps:
+            tensors[name] = "only in A"
+        elif name not in one.reading.names and name not in one.reading.maps:
+            tensors[name] = "only in B"
+        elif not _same(one, other, name):
+            tensors[name] = "different"
+    return {"same": not described and not tensors, "differences": described, "tensors": tensors}
+
+
+def _same(one: Loaded, other: Loaded, name: str) -> bool:
+    if name in one.reading.names and name in other.reading.names and name != "d2t":
+        return same_bytes(one.stored(name), other.stored(name))
+    left, right = (
+        loaded.reading.maps.get(name)
+        if name not in loaded.reading.names
+        else loaded.checkpoint.values(loaded.reading.names[name])
+        for loaded in (one, other)
+    )
+    return bool(left is not None and right is not None and left.tolist() == right.tolist())

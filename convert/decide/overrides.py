@@ -1,0 +1,149 @@
+"""What the user says of a draft: ``--taps`` and ``--set``, applied to the neutral description."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from eagle3_interop.convert.read.strict_json import loads
+from eagle3_interop.schemas.dialects.base import Reading
+from eagle3_interop.schemas.draft import Draft
+from eagle3_interop.schemas.findings import Finding, Usage, finding
+
+_MOST_LAYERS = 10_000
+
+
+def parse_taps(text: str) -> tuple[int, ...]:
+    """Read ``--taps``: layers passed, comma-separated, ``embed`` for 0.
+
+    Raises:
+        Usage: something else.
+    """
+    try:
+        taps = tuple(0 if part.strip() == "embed" else int(part) for part in text.split(","))
+    except ValueError:
+        taps = (-1,)
+    if min(taps) < 0:
+        raise Usage(
+            f"--taps {text!r}: give counts of passed layers, such as 'embed,3,31' or '31,0,3'."
+        )
+    return taps
+
+
+def parse_sets(items: Sequence[str]) -> dict[str, Any]:
+    """Read ``--set KEY=VALUE``s; values are JSON, or words (``none`` is null).
+
+    Raises:
+        Usage: no ``=``, no such key, or JSON that no config could hold.
+    """
+    sets: dict[str, Any] = {}
+    known = _paths()
+    for item in items:
+        key, equals, text = item.partition("=")
+        if not equals or key not in known:
+            listed = ", ".join(sorted(known))
+            raise Usage(f"--set {item!r}: give KEY=VALUE with one of these keys: {listed}.")
+        try:
+            sets[key] = loads(text)
+        except json.JSONDecodeError:
+            sets[key] = None if text.lower() == "none" else _word(text)
+        except ValueError as error:
+            raise Usage(f"--set {key}: {error}.") from None
+    return sets
+
+
+def _word(text: str) -> str | bool:
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def _paths() -> set[str]:
+    """Every dotted path of the description that a user can set."""
+    paths = set()
+    for name, field in Draft.model_fields.items():
+        inner = _inner_fields(field.annotation)
+        for key, deeper in inner.items():
+            paths |= {f"{name}.{key}.{last}" for last in deeper} or {f"{name}.{key}"}
+        if not inner:
+            paths.add(name)
+    return paths - {
+        "dtype",
+        "fc.blocks",
+        "hidden_size",
+        "layers.attention.kind",
+        "parallel",
+        "quantisation",
+        "taps",
+    }
+
+
+def _inner_fields(annotation: Any) -> dict[str, dict[str, Any]]:  # noqa: ANN401 - a type, whatever its form
+    for kind in (annotation, *getattr(annotation, "__args__", ())):
+        if fields := getattr(kind, "model_fields", None):
+            return {name: _inner_fields(field.annotation) for name, field in fields.items()}
+    return {}
+
+
+def apply(reading: Reading, taps: tuple[int, ...] | None, sets: Mapping[str, Any]) -> Reading:
+    """The reading with the user's word put in; what it settles is no longer a finding.
+
+    Args:
+        reading: as the framework reads the source.
+        taps: in which order the trainer concatenated the features of fc, or None.
+        sets: dotted path to value.
+
+    Raises:
+        Usage: a value that the description cannot hold.
+    """
+    if taps is None and not sets:
+        return reading
+    data = reading.draft.model_dump()
+    said: list[Finding] = []
+    for path, value in sets.items():
+        said.append(finding("set-by-user", path, f"{_old(data, path)!r} became {value!r}."))
+        _put(data, path, value)
+    if taps is not None:
+        said.append(finding("set-by-user", "taps", f"{data['taps']!r} became {list(taps)}."))
+        data["taps"] = taps
+    _fit_windows(data["layers"], sets)
+    try:
+        draft = Draft.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        problem = first["msg"].removeprefix("Value error, ")
+        raise Usage(f"--taps/--set: {where}: {problem}".replace(": :", ":")) from None
+    settled = {*sets, *(("taps",) if taps is not None else ())}
+    kept = [item for item in reading.findings if not _settles(settled, item.settled_by)]
+    return replace(reading, draft=draft, findings=(*kept, *said))
+
+
+def _settles(paths: set[str], wanted: str) -> bool:
+    return bool(wanted) and any(path == wanted or path.startswith(f"{wanted}.") for path in paths)
+
+
+def _old(data: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401 - whatever stands there
+    value: Any = data
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _put(data: dict[str, Any], path: str, value: Any) -> None:  # noqa: ANN401 - whatever was given
+    *parents, last = path.split(".")
+    for part in parents:
+        if not isinstance(data.get(part), dict):
+            raise Usage(f"--set {path}: this draft has no {part}.")
+        data = data[part]
+    data[last] = value
+
+
+def _fit_windows(layers: dict[str, Any], sets: Mapping[str, Any]) -> None:
+    """One window a layer: a single value counts for all, and a changed count keeps the first ones."""
+    windows, count = layers["windows"], layers["count"]
+    if "layers.windows" in sets and not isinstance(windows, list):
+        windows = (windows,) * count
+    if "layers.count" in sets and type(count) is int and count <= _MOST_LAYERS:
+        windows = (*windows, *(None,) * count)[:count]
+    layers["windows"] = windows

@@ -1,0 +1,1 @@
+"""What a folder holds: files, headers and values, read strictly."""

@@ -1,0 +1,235 @@
+"""Folders of files to read from: a local one, or a repository of the Hugging Face Hub.
+
+Both give names with sizes, ranges of bytes, and a local path for a file that is needed whole.
+"""
+
+import errno
+import os
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from eagle3_interop.convert.read.strict_json import refusal
+from eagle3_interop.schemas.findings import Unavailable, Usage
+
+_HUB_ID = re.compile(
+    r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>\w[\w./-]*))?", re.ASCII
+)
+_IMPOSSIBLE = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)
+_LONGEST = 255
+"""Bytes of a name; below a folder that does not exist yet no file system complains of more."""
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+T = TypeVar("T")
+
+
+class Folder(Protocol):
+    """What a checkpoint needs of the place it lies in.
+
+    Attributes:
+        label: what the user calls it.
+        name: its Hub id, if it was given by one.
+        revision: the commit, where known.
+        sizes: bytes of each file directly in it.
+    """
+
+    label: str
+    name: str | None
+    revision: str | None
+    sizes: dict[str, int]
+
+    def read(self, name: str, start: int, stop: int) -> bytes:
+        """Bytes [start, stop) of a file; fewer where it ends early."""
+
+    def path(self, name: str) -> Path:
+        """The file on a local disk (downloaded now, if need be)."""
+
+    def sha256(self, name: str) -> str | None:
+        """The file's digest where the Hub already gave it."""
+
+
+class LocalFolder:
+    """A folder on a local disk; symlinks found by listing are followed."""
+
+    def __init__(self, folder: Path, label: str, name: str | None = None) -> None:
+        """List the files directly in the folder."""
+        self.folder = folder.absolute()
+        self.label = label
+        self.name = name
+        commit = self.folder.name
+        in_cache = self.folder.parent.name == "snapshots" and _COMMIT.fullmatch(commit)
+        self.revision = commit if in_cache else None
+        self.sizes = {
+            entry.name: entry.stat().st_size
+            for entry in sorted(os.scandir(folder), key=lambda entry: entry.name)
+            if entry.is_file()
+        }
+
+    def read(self, name: str, start: int, stop: int) -> bytes:
+        """Bytes [start, stop) of a file; fewer where it ends early."""
+        with (self.folder / name).open("rb") as file:
+            file.seek(start)
+            return file.read(stop - start)
+
+    def path(self, name: str) -> Path:
+        """The file."""
+        return self.folder / name
+
+    def sha256(self, name: str) -> str | None:
+        """The digest that the Hub's cache uses as the name of a large file."""
+        blob = (self.folder / name).resolve()
+        return blob.name if blob.parent.name == "blobs" and _SHA256.fullmatch(blob.name) else None
+
+
+class HubFolder:
+    """A repository of the Hub at one commit: ranges are requested, whole files are downloaded."""
+
+    def __init__(self, repo: str, revision: str | None, label: str) -> None:
+        """Ask the Hub for the list of files."""
+        from huggingface_hub import HfApi
+
+        info = HfApi().model_info(repo, revision=revision, files_metadata=True)
+        files = [file for file in info.siblings or () if "/" not in file.rfilename]
+        self.label = label
+        self.repo, self.requested = repo, revision
+        self.name: str | None = repo
+        self.revision = info.sha
+        self.sizes = {file.rfilename: file.size or 0 for file in files}
+        self._digests = {file.rfilename: file.lfs.sha256 for file in files if file.lfs}
+
+    def read(self, name: str, start: int, stop: int) -> bytes:
+        """Bytes [start, stop) of a file, by one range request."""
+
+        def request() -> bytes:
+            from huggingface_hub import HfFileSystem
+
+            url = f"{self.repo}@{self.revision}/{name}"
+            with HfFileSystem().open(url, "rb", cache_type="none") as file:
+                file.seek(start)
+                return bytes(file.read(stop - start))
+
+        return _from_hub(self.label, request)
+
+    def path(self, name: str) -> Path:
+        """The file in the Hub's own cache, downloaded now unless it is there."""
+
+        def download() -> Path:
+            from huggingface_hub import hf_hub_download
+
+            # By the name that the user gave, not by commit: so the cache serves it offline, too.
+            path = Path(hf_hub_download(self.repo, name, revision=self.requested))
+            if path.parent.name != self.revision:
+                raise Unavailable("the repository changed meanwhile")
+            return path
+
+        return _from_hub(self.label, download)
+
+    def sha256(self, name: str) -> str | None:
+        """The digest of a large file."""
+        return self._digests.get(name)
+
+
+def local_path(word: str | Path) -> Path:
+    """The path that the user names, which need not exist; ``~`` is expanded.
+
+    Raises:
+        Usage: it is empty, of a user that there is none of, or such as no file system has.
+        Unavailable: the disk does not say what is there.
+    """
+    if not str(word).strip():
+        raise Usage("a path is empty; was a variable of the shell not set?")
+    try:
+        path = Path(word).expanduser()
+        with suppress(FileNotFoundError, NotADirectoryError):
+            path.stat()
+        longest = max(len(os.fsencode(part)) for part in path.absolute().parts)
+    except (RuntimeError, ValueError) as error:
+        raise Usage(f"{str(word)[:80]!r}: {error}") from error
+    except OSError as error:
+        wrong = Usage if error.errno in _IMPOSSIBLE else Unavailable
+        raise wrong(f"{str(word)[:80]!r}: {error.strerror}") from error
+    if longest > _LONGEST:
+        raise Usage(f"{str(word)[:80]!r}: {os.strerror(errno.ENAMETOOLONG)}")
+    return path
+
+
+def local_folder(word: str | Path) -> Path | None:
+    """The existing local folder that a word names, if it does: it may be a Hub id as well."""
+    with suppress(Usage, Unavailable):
+        path = local_path(word)
+        return path if path.is_dir() else None
+    return None
+
+
+def pinned(spec: str) -> tuple[str, str | None]:
+    """A folder as it is, or a Hub id and its revision, which engines want apart.
+
+    Neither engines nor a shell, inside quotes, expand ``~``.
+    """
+    folder = local_folder(spec)
+    if folder is not None:
+        return str(folder) if spec.startswith("~") else spec, None
+    match = _HUB_ID.fullmatch(spec)
+    return (spec, None) if match is None else (match["repo"], match["revision"])
+
+
+def open_folder(spec: str) -> Folder:
+    """A local folder (which wins), or the Hub repository ``ORG/NAME[@REVISION]``.
+
+    Raises:
+        Usage: neither a folder nor a Hub id.
+        Unavailable: the Hub cannot be reached, or has no such repository.
+    """
+    local = local_path(spec)
+    if local.is_dir():
+        try:
+            return LocalFolder(local, spec)
+        except OSError as error:
+            raise Unavailable(f"{spec}: {error.strerror}") from error
+    if local.exists():
+        raise Usage(f"{spec} is a file; give the folder that holds it")
+    match = _HUB_ID.fullmatch(spec)
+    if match is None:
+        raise Usage(f"{spec} is neither a folder nor a Hub id ORG/NAME[@REVISION]")
+    repo, revision = match["repo"], match["revision"]
+    try:
+        return _from_hub(spec, lambda: HubFolder(repo, revision, spec))
+    except Unavailable as failure:
+        return _from_cache(repo, revision, spec, failure)
+
+
+def safe_names(names: Mapping[str, Any], sizes: Mapping[str, int], index: str) -> list[str]:
+    """The distinct file names of an index's ``weight_map``, in order.
+
+    Raises:
+        Refused: a name that leaves the folder, or that is not in it (code ``broken-index``).
+    """
+    for tensor, name in names.items():
+        if not isinstance(name, str) or re.search(r"[/\\\0]", name) or name in ("", ".", ".."):
+            raise refusal("broken-index", index, f"{tensor!r} is said to be in {name!r}")
+        if name not in sizes:
+            message = f"{tensor!r} is said to be in {name}, which is not in the folder"
+            raise refusal("broken-index", index, message, "Download the missing file.")
+    return sorted(set(names.values()))
+
+
+def _from_hub(label: str, action: Callable[[], T]) -> T:
+    try:
+        return action()
+    except Exception as error:  # requests, httpx and the Hub's own errors have no common base
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        message = f"{label}: no such local folder, and the Hub did not give it: {reason}"
+        raise Unavailable(message) from error
+
+
+def _from_cache(repo: str, revision: str | None, spec: str, failure: Unavailable) -> Folder:
+    from huggingface_hub import snapshot_download
+
+    try:
+        cached = snapshot_download(repo, revision=revision, local_files_only=True)
+    except Exception:
+        raise failure from None
+    return LocalFolder(Path(cached), spec, repo)

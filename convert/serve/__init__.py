@@ -1,0 +1,1 @@
+"""Launch commands: the exact one for a draft, and a judgement of one that a user has."""

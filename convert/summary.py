@@ -1,0 +1,88 @@
+"""What a finished conversion tells people."""
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from eagle3_interop.convert import api
+from eagle3_interop.convert.console import Console
+from eagle3_interop.convert.decide import inspection
+from eagle3_interop.convert.serve import command
+from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage, errors
+
+
+def show(
+    console: Console,
+    conversion: api.Conversion,
+    report: dict[str, Any],
+    findings: list[Finding],
+    files: tuple[Any, ...],
+    output: Path,
+) -> None:
+    """Say what a conversion did: findings, tensors, files, and how each engine is started with it.
+
+    Args:
+        console: where.
+        conversion: what was decided.
+        report: its JSON.
+        findings: everything said.
+        files: what was written; nothing in a dry run.
+        output: the folder.
+    """
+    if not console.talks:
+        console.findings(findings)
+        return
+    loaded = conversion.loaded
+    console.line(
+        f"{loaded.checkpoint.path} ({loaded.layout}) -> {output} ({conversion.destination})"
+    )
+    console.findings(findings)
+    changed = [row for row in report["tensors"] if row["op"] != "kept"]
+    kept = len(report["tensors"]) - len(changed)
+    console.line(f"tensors: {kept} as they were, {len(changed)} changed")
+    for row in changed:
+        console.line(f"  {row['source'] or '-'} -> {row['output'] or '-'}: {row['op']}")
+    for file in files:
+        console.line(f"  {file.name}  {file.bytes:,} bytes, {file.how}")
+    if not files:
+        console.line("dry run: nothing was written")
+    for line in _launch_lines(conversion, output, written=bool(files)):
+        console.line(line)
+
+
+def _launch_lines(conversion: api.Conversion, output: Path, *, written: bool) -> Iterator[str]:
+    """How each engine is started with the output; where it would not run a written one, why."""
+    place = str(output)
+    target, config = conversion.loaded.target, conversion.fitted.writing.config
+    theirs = target.text_config if target else None
+    options = api.Options(target=target.path if target else None)
+    again = cache(lambda: api.load(place, "auto", options, weights=False))
+    by_destination: dict[str, tuple[command.Engine, ...]] = {
+        "sglang": ("sglang",),
+        "universal": ("vllm", "sglang"),
+    }
+    for engine in by_destination.get(conversion.destination, ("vllm",)):
+        line = command.command(
+            config,
+            engine,
+            place,
+            options.target or "TARGET",
+            conversion.fitted.draft.speculative_tokens or 3,
+            target_config=theirs,
+        )
+        try:
+            inspection.require_captured(conversion.loaded, engine)
+            if written:
+                inspection.require_same(again(), engine)
+            wrong = errors(command.judge(line, engine, config, place, theirs))
+        except Refused as refused:
+            wrong = errors(refused.findings)
+        except (Unavailable, Usage) as failure:
+            yield f"whether {engine} runs this output as it is was not found out: {failure}"
+            continue
+        if wrong:
+            why = " ".join(f"{item.message} {item.fix}".strip() for item in wrong)
+            yield f"{engine} does not run this output as it is: {why}"
+        else:
+            yield from ("serve with:", f"  {line}")

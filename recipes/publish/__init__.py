@@ -1,0 +1,1 @@
+"""Publishing a validated draft behind a gate."""

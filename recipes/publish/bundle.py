@@ -1,0 +1,220 @@
+"""What a push sends: the files of the checkpoint and nothing else, and no path of this machine."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eagle3_interop.convert.read.checkpoint import (
+    BIN_INDEX,
+    SAFETENSORS_INDEX,
+    Checkpoint,
+    open_checkpoint,
+)
+from eagle3_interop.convert.read.strict_json import parse_object, refusal
+from eagle3_interop.convert.write.stream import PROVENANCE, sha256_of
+from eagle3_interop.schemas.findings import Refused, Unavailable, Usage
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+
+# Two components at least: a lone "/word" may be a token or a route.
+_MACHINE_PATH = re.compile(
+    r"(?:/[\w.+@ -]+){2,}/?|/(?:home|root|mnt|data|tmp|srv|opt|workspace)\b.*"
+    r"|~[/\\].*|\.{1,2}[/\\].*|file:.*|[A-Za-z]:[\\/].*|\\\\.*"
+)
+_PATH_IN_TEXT = re.compile(r"(?<![\w/.:<~])(?:~|[A-Za-z]:|\.{1,2})?(?:[\\/][^\s\\/'\"`,;()<>]+)+")
+_CONFIGS = ("config.json", "generation_config.json", "tokenizer_config.json")
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A checkpoint's folder, sorted into what is pushed and what stays.
+
+    Attributes:
+        checkpoint: the folder, opened.
+        files: name to path of all that is pushed as it lies.
+        left: names of the rest: strays, caches, code, the card.
+        provenance: ``eagle3_interop.json``, if there is one.
+    """
+
+    checkpoint: Checkpoint
+    files: Mapping[str, Path]
+    left: tuple[str, ...]
+    provenance: Mapping[str, Any] | None
+
+    @property
+    def folder(self) -> Path:
+        """Where it lies."""
+        return Path(self.checkpoint.path)
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """config.json."""
+        return self.checkpoint.config
+
+    def digests(self) -> dict[str, str]:
+        """Name to sha256, of every file that is pushed.
+
+        Raises:
+            Unavailable: the disk failed.
+        """
+        try:
+            return {name: sha256_of(path) for name, path in self.files.items()}
+        except OSError as error:
+            raise Unavailable(f"{error.filename}: {error.strerror}") from error
+
+
+def collect(folder: Path) -> Bundle:
+    """Open a local checkpoint and sort its files.
+
+    Raises:
+        Usage: not a local folder.
+        Refused: it is not a sound checkpoint, or its configs name paths of this machine.
+        Unavailable: the disk failed.
+    """
+    if not folder.is_dir():
+        raise Usage(f"{folder} is not a folder; a push takes a local checkpoint.")
+    try:
+        return _sorted(folder)
+    except OSError as error:
+        raise Unavailable(f"{error.filename}: {error.strerror}") from error
+
+
+def _sorted(folder: Path) -> Bundle:
+    checkpoint = open_checkpoint(str(folder))
+    present = checkpoint.folder.sizes
+    wanted = {
+        "config.json",
+        *(path.name for path in checkpoint.files),
+        *(tensor.file.name for tensor in checkpoint.stored.values()),
+        *(path.name for path in checkpoint.sides),
+        *([PROVENANCE] if PROVENANCE in present else []),
+        *_index(checkpoint),
+    }
+    files = {name: folder / name for name in sorted(wanted)}
+    everything = (entry.name + "/" * entry.is_dir() for entry in folder.iterdir())
+    left = tuple(sorted(name for name in everything if name not in wanted))
+    provenance = None
+    if PROVENANCE in present:
+        raw = (folder / PROVENANCE).read_bytes()
+        provenance = parse_object(raw, "broken-config", folder / PROVENANCE)
+    check_paths(files)
+    return Bundle(checkpoint, files, left, provenance)
+
+
+def _index(checkpoint: Checkpoint) -> list[str]:
+    """The index that the loaders go by, of the same kind as the weights."""
+    kind = SAFETENSORS_INDEX if checkpoint.headers else BIN_INDEX
+    return [kind] if kind in checkpoint.folder.sizes else []
+
+
+def verifier(config: Mapping[str, Any]) -> str | None:
+    """The verifier as a speculators config names it."""
+    settings = config.get("speculators_config")
+    named = settings.get("verifier") if isinstance(settings, dict) else None
+    name = named.get("name_or_path") if isinstance(named, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def check_paths(files: Mapping[str, Path]) -> None:
+    """Refuse configs that name what only this machine has.
+
+    Raises:
+        Refused: with every such place (code ``local-path``).
+    """
+    found = []
+    for name in _CONFIGS:
+        if name not in files:
+            continue
+        content = parse_object(files[name].read_bytes(), "broken-config", files[name])
+        if name == "config.json":
+            found += _check_verifier(content)
+        found += [
+            _local(f"{name}: {key}", value)
+            for key, value in _strings(content)
+            if _is_local(value) and not key.endswith("verifier.name_or_path")
+        ]
+    if found:
+        raise Refused(item for refused in found for item in refused.findings)
+
+
+def _check_verifier(config: Mapping[str, Any]) -> list[Refused]:
+    name = verifier(config)
+    if name is None:
+        return []
+    where = "config.json: speculators_config.verifier.name_or_path"
+    fix = "Convert again with --target-name ORG/NAME, the target's Hub id, and validate that."
+    if HUB_ID.fullmatch(name) is None:
+        message = f"{name!r} is not a Hub id, and whoever loads this draft has no such folder."
+        return [refusal("local-path", where, message, fix)]
+    if Path(name).exists():
+        message = f"{name!r} is a folder here, so that it may not be meant as a Hub id."
+        fix += " If it is the Hub id, push from another working directory."
+        return [refusal("local-path", where, message, fix)]
+    return []
+
+
+def _local(where: str, value: str) -> Refused:
+    return refusal(
+        "local-path",
+        where,
+        f"{value!r} is a path of this machine.",
+        "Remove the key, or name a Hub id.",
+    )
+
+
+def _is_local(value: str) -> bool:
+    return "\n" not in value and _MACHINE_PATH.fullmatch(value) is not None
+
+
+def _strings(value: object, key: str = "") -> Iterator[tuple[str, str]]:
+    """Dotted key and text of every string; the tokens of a tokenizer are no places."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            if name not in ("added_tokens_decoder", "chat_template"):
+                yield from _strings(inner, f"{key}.{name}" if key else name)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _strings(inner, key)
+
+
+def public_provenance(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """The provenance with every path of this machine shortened to its last component."""
+    cleaned = _shortened(provenance)
+    assert isinstance(cleaned, dict)  # noqa: S101
+    return cleaned
+
+
+def public_bytes(bundle: Bundle, name: str) -> bytes | None:
+    """What to send instead of a file as it lies; None sends it as it is."""
+    if name != PROVENANCE or bundle.provenance is None:
+        return None
+    cleaned = public_provenance(bundle.provenance)
+    if cleaned == bundle.provenance:
+        return None
+    return (json.dumps(cleaned, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def shortened(text: str) -> str:
+    """A text with every path of this machine in it reduced to its last component."""
+    if _is_local(text):
+        return _last(text)
+    return _PATH_IN_TEXT.sub(lambda match: _last(match[0]), text)
+
+
+def _last(path: str) -> str:
+    return re.split(r"[\\/]", path.rstrip("\\/"))[-1]
+
+
+def _shortened(value: object) -> object:
+    if isinstance(value, str):
+        return shortened(value)
+    if isinstance(value, dict):
+        return {key: _shortened(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_shortened(inner) for inner in value]
+    return value

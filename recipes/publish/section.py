@@ -1,0 +1,265 @@
+"""The section of a model card that we write: what was measured, how to serve it, where it comes from."""
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from eagle3_interop.convert.serve import command
+from eagle3_interop.recipes.publish.bundle import HUB_ID, shortened, verifier
+from eagle3_interop.schemas.findings import Finding
+from eagle3_interop.schemas.report import AcceptanceReport, Report
+
+PLOT = "eagle3_acceptance.png"
+TARGET = "TARGET"
+
+NAMES = {"vllm": "vLLM", "sglang": "SGLang", "speculators": "speculators"}
+OWNERS = {"vllm": "vLLM's", "sglang": "SGLang's", "speculators": "speculators'"}
+
+# Which engines run a folder in each layout as it is.
+ENGINES: dict[str, tuple[command.Engine, ...]] = {
+    "universal": ("vllm", "sglang"),
+    "speculators": ("vllm",),
+    "vllm": ("vllm",),
+    "sglang": ("sglang",),
+}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that a card says.
+
+    Attributes:
+        repo_id: where the draft is published.
+        layout: the layout that it is written in.
+        config: its config.json.
+        report: of the validation.
+        provenance: of the conversion, without paths of this machine.
+        allowed: warnings that were accepted with ``--allow``.
+        source: metadata of the source's card.
+        plot: the acceptance plot is pushed too.
+        revision: the branch that is pushed to.
+    """
+
+    repo_id: str
+    layout: str
+    config: Mapping[str, Any]
+    report: Report
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    allowed: Sequence[Finding] = ()
+    source: Mapping[str, Any] = field(default_factory=dict)
+    plot: bool = False
+    revision: str | None = None
+
+    @property
+    def target(self) -> str | None:
+        """The target's Hub id: what config.json says, then the conversion, then the validation."""
+        given, drafted = (
+            self.provenance.get("target") or {},
+            self.provenance.get("draft") or {},
+        )
+        names = (
+            verifier(self.config),
+            given.get("path"),
+            (drafted.get("target") or {}).get("name"),
+            (self.report.environment.get("target") or {}).get("path"),
+        )
+        return next((n for n in names if isinstance(n, str) and HUB_ID.fullmatch(n)), None)
+
+    @property
+    def tokens(self) -> int:
+        """Proposed tokens a step: as validated."""
+        measured = self.report.acceptance
+        return measured.num_draft_tokens if measured else 3
+
+
+def rates(acceptance: AcceptanceReport) -> tuple[float, ...]:
+    """For each position, the share of verification steps that accepted a token there."""
+    steps = acceptance.drafts
+    return tuple(count / steps for count in acceptance.per_position) if steps else ()
+
+
+def section(facts: Facts, base_model: object = None) -> str:
+    """Our section, in Markdown.
+
+    Args:
+        facts: what there is to say.
+        base_model: the target as the card's own metadata names it.
+    """
+    named = base_model if isinstance(base_model, str) and HUB_ID.fullmatch(base_model) else None
+    target = facts.target or named or TARGET
+    parts = [
+        "## EAGLE-3 draft",
+        f"A draft for speculative decoding with `{target}`, {_written(facts.layout)}.",
+        *_acceptance(facts),
+        *_serving(facts, target),
+        *_conversion(facts),
+        *_conformance(facts),
+        *_reproduction(facts, target),
+    ]
+    return "\n\n".join(parts)
+
+
+def _written(layout: str) -> str:
+    if layout == "universal":
+        return "one folder that vLLM, SGLang and speculators load to the same network"
+    return f"written in {OWNERS.get(layout, layout)} layout"
+
+
+def _acceptance(facts: Facts) -> list[str]:
+    measured = facts.report.acceptance
+    if measured is None:
+        return []
+    low, high = measured.interval
+    how = f"{facts.tokens} proposed a step"
+    if measured.tree:
+        how = "as a tree of {} steps, top-k {}, {} tokens".format(*measured.tree)
+    text = (
+        f"**{measured.accept_length:.3f} tokens a step** (95 % interval {low:.3f} to {high:.3f}): "
+        f"{measured.accepted} draft tokens accepted in {measured.drafts} steps, {how}."
+    )
+    plot = [f"![Acceptance by position]({PLOT})"] if facts.plot else []
+    rows = [(i, f"{rate:.3f}") for i, rate in enumerate(rates(measured), 1)]
+    table = [_table(("position", "accepted"), rows)] if rows else []
+    return ["### Acceptance", text, *plot, *table]
+
+
+def _serving(facts: Facts, target: str) -> list[str]:
+    parts = ["### Serve"]
+    as_is = (facts.report.environment.get("draft") or {}).get("as_is") or {}
+    for engine in cast("tuple[command.Engine, ...]", ("vllm", "sglang")):
+        reads = engine in ENGINES.get(facts.layout, ())
+        if reads and as_is.get(engine, "same") == "same":
+            parts += [f"{NAMES[engine]}:", _bash(_launch(facts, engine, target))]
+            continue
+        why = "does not run this very folder" if reads else "reads another layout"
+        source = "auto" if facts.layout == "universal" else facts.layout
+        words = [f"{source}-to-{engine}", facts.repo_id, f"{engine}-draft"]
+        convert = f"eagle3-convert {shlex.join(words)} --target {shlex.quote(target)}"
+        parts += [f"{NAMES[engine]} {why}:", _bash(convert)]
+    return parts
+
+
+def _launch(facts: Facts, engine: command.Engine, target: str) -> str:
+    measured = facts.report.acceptance
+    shape = measured.tree if measured and engine == "sglang" else None
+    theirs = facts.report.environment.get("target") or {}
+    known = theirs if theirs.get("dtype") else None
+    steps, topk, tokens = shape or (facts.tokens, 1, None)
+    line = command.command(
+        facts.config, engine, facts.repo_id, target, steps, topk, target_config=known
+    )
+    if tokens is None:
+        return line
+    flag = "--speculative-num-draft-tokens"
+    return re.sub(rf"{flag} \d+", f"{flag} {tokens}", line)
+
+
+def _conversion(facts: Facts) -> list[str]:
+    source, tool = facts.provenance.get("source"), facts.provenance.get("tool")
+    if not isinstance(source, Mapping) or not isinstance(tool, Mapping):
+        return []
+    revision = f" at revision `{source['revision']}`" if source.get("revision") else ""
+    owner = OWNERS.get(str(source.get("layout")), source.get("layout"))
+    text = (
+        f"Converted from `{_plain(source.get('path'))}`{revision} ({owner} layout) "
+        f"by {tool.get('name')} {tool.get('version')}; digests of the source are in "
+        "`eagle3_interop.json`."
+    )
+    changed = [
+        (_code(row.get("source")), _code(row.get("output")), row.get("op"))
+        for row in facts.provenance.get("tensors", [])
+        if row.get("op") != "kept"
+    ]
+    table = [_table(("source", "here", "what was done"), changed)] if changed else []
+    return ["### Conversion", text, *table]
+
+
+def _conformance(facts: Facts) -> list[str]:
+    gates = [
+        (check.name, check.wanted, check.got, "passed" if check.passed else "failed")
+        for check in facts.report.gates
+    ]
+    parts = ["### Conformance", _table(("gate", "wanted", "got", "result"), gates)]
+    accepted = [(_code(item.code), item.where, item.message) for item in facts.allowed]
+    if accepted:
+        head = ("code", "where", "what")
+        parts += ["Warnings that the publisher accepted (`--allow`):", _table(head, accepted)]
+    notes = dict.fromkeys(row for row in _remarks(facts) if row not in accepted)
+    if notes:
+        head = ("code", "where", "what")
+        parts += ["Remarks of the conversion and the validation:", _table(head, notes)]
+    return parts
+
+
+def _remarks(facts: Facts) -> Iterable[tuple[str, str, str]]:
+    said = [Finding.model_validate(item) for item in facts.provenance.get("findings", [])]
+    for item in (*said, *facts.report.findings):
+        yield _code(item.code), item.where, item.message
+
+
+def _reproduction(facts: Facts, target: str) -> list[str]:
+    told = facts.report.environment
+    words = ["eagle3-validate", facts.repo_id + (f"@{facts.revision}" if facts.revision else "")]
+    words += ["--target", target]
+    if facts.report.against is not None:
+        words += ["--against", _source(facts)]
+    measured = facts.report.acceptance
+    if measured and measured.tree:
+        words += ["--tree", ",".join(map(str, measured.tree))]
+    else:
+        words += ["--num-draft-tokens", str(facts.tokens)]
+    prompts = told.get("prompts") or {}
+    if prompts.get("source", "bundled") != "bundled":
+        words += ["--prompts", shortened(str(prompts["source"]))]
+    options = {"--max-new-tokens": "max_new_tokens", "--dtype": "dtype", "--seed": "seed"}
+    for option, key in options.items():
+        if told.get(key) is not None:
+            words += [option, str(told[key])]
+    for check in facts.report.gates:
+        if check.name in ("min-accept-length", "max-logit-diff"):
+            words += [f"--{check.name}", f"{check.wanted}"]
+    return ["### Reproduce the validation", _bash(shlex.join(words)), *_measured_with(told)]
+
+
+def _source(facts: Facts) -> str:
+    """What it was compared with: by its Hub id and revision, where it has them."""
+    source = facts.provenance.get("source") or {}
+    path = str(source.get("path") or "")
+    if path and source.get("revision"):
+        return f"{path.partition('@')[0]}@{source['revision']}"
+    return shortened(facts.report.against.source) if facts.report.against else path
+
+
+def _measured_with(told: Mapping[str, Any]) -> list[str]:
+    versions = told.get("versions") or {}
+    named = [f"{name} {versions[name]}" for name in versions if versions[name]]
+    if not named:
+        return []
+    prompts = told.get("prompts") or {}
+    texts = f" {prompts['count']} prompts, sha256 `{prompts['sha256']}`." if prompts else ""
+    return [f"Measured on {told.get('device')} with {', '.join(named)}.{texts}"]
+
+
+def _bash(command: str) -> str:
+    return f"```bash\n{command}\n```"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [head, ["---"] * len(head), *([_plain(cell) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _code(value: object) -> str:
+    return f"`{value}`" if value else ""
+
+
+def _plain(value: object) -> str:
+    """Text for a cell: on one line, and with nothing in it that ends the cell or our section."""
+    if isinstance(value, float):
+        value = f"{value:.6g}"
+    if isinstance(value, Mapping):
+        value = ", ".join(f"{key} {inner}" for key, inner in value.items())
+    text = " ".join(shortened(str("" if value is None else value)).split())
+    return text.replace("|", "\\|").replace("<!--", "&lt;!--").replace("-->", "--&gt;")

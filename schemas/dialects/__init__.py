@@ -1,0 +1,1 @@
+"""How drafts are written down: names, keys, layer ids and maps of each framework."""

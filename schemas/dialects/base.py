@@ -1,0 +1,153 @@
+"""What a layout is: one framework's dialect, read into a `Draft` and written back out."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from eagle3_interop.schemas.dialects.spelling import Spelling
+from eagle3_interop.schemas.draft import Draft
+from eagle3_interop.schemas.findings import Finding
+
+
+@dataclass(frozen=True)
+class TensorHeader:
+    """What a safetensors header says of a tensor: its dtype (``BF16``, ``F32``, ``I64`` ...) and shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Source(Protocol):
+    """A checkpoint as layouts see it: a config, headers, and the values of a small tensor on demand."""
+
+    @property
+    def path(self) -> str:
+        """Where it is, for messages."""
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """config.json."""
+
+    @property
+    def tensors(self) -> Mapping[str, TensorHeader]:
+        """Name to header, of every stored tensor."""
+
+    def values(self, name: str) -> np.ndarray[Any, Any]:
+        """The tensor's values (maps and biases only: reads the whole tensor)."""
+
+
+@dataclass(frozen=True)
+class TargetFacts:
+    """What the target's own config says (its text config, where it has several).
+
+    Attributes:
+        name: Hub id or path, as it shall be written where a layout names the verifier.
+        hidden_size: width of its residual stream, T.
+        layers: its depth, L.
+        vocab_size: rows of its embedding table, V.
+        model_type: transformers' model type of the whole model.
+        architectures: of the whole model.
+        max_position: positions that it reaches, as SGLang counts them (`context.context_of`).
+        window: the sliding window of all its layers, in positions; None where some attend to everything.
+    """
+
+    name: str
+    hidden_size: int
+    layers: int
+    vocab_size: int
+    model_type: str
+    architectures: tuple[str, ...] = ()
+    max_position: int | None = None
+    window: int | None = None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a layout's reader found.
+
+    Attributes:
+        draft: the network as the framework itself would compute it.
+        names: canonical name to stored name, for every tensor that the framework uses.
+        unused: stored names that the framework reads past (each explained by a finding).
+        maps: d2t and t2d as the framework resolves them, where they had to be derived.
+        findings: every default, disagreement and refusal met on the way.
+        extras: config keys that no schema here knows, to be carried over (`keys.carry`).
+    """
+
+    draft: Draft
+    names: dict[str, str]
+    unused: tuple[str, ...] = ()
+    maps: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    extras: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a writer is told beside the network itself.
+
+    Attributes:
+        target: the target's facts, where it was given.
+        verifier: how to name the verifier in layouts that do: a Hub id or a path.
+        verifier_is_path: it names a folder of this machine.
+        stock: refuse what needs the SGLang plugin.
+        own_embeddings: the draft's table differs from the target's, or was trained.
+        extras: keys of the source that are carried over.
+    """
+
+    target: TargetFacts | None = None
+    verifier: str | None = None
+    verifier_is_path: bool = False
+    stock: bool = False
+    own_embeddings: bool = False
+    extras: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How a layout writes a draft down.
+
+    Attributes:
+        config: config.json.
+        spelling: how tensors are named.
+        findings: choices made, and refusals.
+        full_map: what to do with a map between equal vocabularies: ``keep`` or ``drop``.
+        strict_maps: the loader needs d2t ascending and int64, and t2d beside it as bool.
+        later_norms_twice: write the norm of layers >= 1 under both names.
+        zeros: canonical names of biases that the loader creates and would leave uninitialised.
+        embeddings: whether the loader uses a stored table (``used``) or replaces it (``replaced``).
+        target_head: the loader can share the target's head.
+        tied_head: the loader can tie the head to its embeddings.
+    """
+
+    config: dict[str, Any]
+    spelling: Spelling
+    findings: tuple[Finding, ...] = ()
+    full_map: Literal["keep", "drop"] = "drop"
+    strict_maps: bool = False
+    later_norms_twice: bool = False
+    zeros: tuple[str, ...] = ()
+    embeddings: Literal["used", "replaced"] = "used"
+    target_head: bool = True
+    tied_head: bool = False
+
+
+class Layout(Protocol):
+    """One framework's dialect: a module of this package with these functions."""
+
+    def recognise(self, config: Mapping[str, Any]) -> str | None:
+        """The sign by which a folder is this layout, or None."""
+
+    def refuses(self, config: Mapping[str, Any]) -> str:
+        """Why the framework itself would not start from such a config; empty where it would, rightly or not."""
+
+    def read(self, source: Source, target: TargetFacts | None) -> Reading:
+        """Read as the framework's own loader does."""
+
+    def uncaptured(self, draft: Draft, target: TargetFacts) -> Iterator[Finding]:
+        """What this target's class in the framework's engine cannot hand over of what the draft taps."""
+
+    def write(self, draft: Draft, wishes: Wishes) -> Writing:
+        """Write so that the framework's own loader reads back the same network."""

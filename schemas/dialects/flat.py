@@ -1,0 +1,301 @@
+"""The flat config.json that SGLang and vLLM share: one page for both, their differences as data."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from eagle3_interop.schemas.dialects.base import Reading, Source, TargetFacts
+from eagle3_interop.schemas.dialects.hf import (
+    CONFIG,
+    CONFIGS,
+    DecoderConfig,
+    parse,
+    read_rope,
+    read_windows,
+    validated,
+)
+from eagle3_interop.schemas.dialects.keys import FLAT_READ, FlatKeys, carry
+from eagle3_interop.schemas.dialects.maps import resolve_map
+from eagle3_interop.schemas.dialects.reading import Reader, cannot
+from eagle3_interop.schemas.dialects.spelling import Spelling
+from eagle3_interop.schemas.draft import Attention, Draft, Fc, Layers, Mlp, Target, Vocabulary
+from eagle3_interop.schemas.engines.powers import Powers
+
+_FILLED = (
+    "attention_bias",
+    "head_dim",
+    "hidden_act",
+    "num_key_value_heads",
+    "rms_norm_eps",
+    "tie_word_embeddings",
+)
+"""Absent keys that transformers' classes fill in differently."""
+
+
+@dataclass(frozen=True)
+class FlatDialect:
+    """How one framework reads a flat config.
+
+    Attributes:
+        engine: its name, for messages.
+        spelling: how it spells tensors.
+        powers: the draft class that a config selects.
+        ids: from keys, to the ids it feeds by, the key they stand under, and their translation to taps.
+        blocks: how many fc blocks its class would size from the keys.
+        default_taps: the taps for no ids at all, where they are not the common triple.
+        replaces_embeddings: puts the target's table in the place of the draft's when both are equally wide.
+    """
+
+    engine: Literal["SGLang", "vLLM"]
+    spelling: Spelling
+    powers: Callable[[FlatKeys], Powers]
+    ids: Callable[
+        [FlatKeys, TargetFacts | None],
+        tuple[list[int] | None, str, Callable[[list[int]], list[int]]],
+    ]
+    blocks: Callable[[FlatKeys, Powers], int]
+    default_taps: Callable[[TargetFacts | None], tuple[int, ...] | None]
+    replaces_embeddings: bool
+
+
+def read_flat(source: Source, target: TargetFacts | None, dialect: FlatDialect) -> Reading:
+    """Read a flat checkpoint as its framework's own loader does.
+
+    Args:
+        source: the checkpoint.
+        target: the target's facts, where it was given.
+        dialect: the framework's rules.
+
+    Raises:
+        Refused: the config cannot be understood at all.
+    """
+    reader = Reader(source, dialect.spelling, dialect.engine)
+    keys = validated(FlatKeys, source.config, CONFIG)
+    powers = dialect.powers(keys)
+    kind = CONFIGS.get(keys.model_type or "", DecoderConfig)
+    parsed = parse(source.config, kind, CONFIG, reader.add)
+    _know_the_class(reader, source.config, keys.model_type, powers)
+    extras = carry(source.config, dialect.engine, FLAT_READ, reader.add)
+    width = parsed.hidden_size
+    target_width = _target_width(reader, source.config, keys, width)
+    fc = _fc(reader, keys, powers, dialect, width, target_width)
+    taps = None
+    if fc is not None:
+        ids, where, translate = dialect.ids(keys, target)
+        taps = reader.taps(ids, where, translate, fc.blocks)
+        if not ids and fc.blocks == 3:  # an empty list SGLang takes for one, and its reader says so
+            taps = dialect.default_taps(target)
+            message = (
+                "no ids that this framework reads: the default triple (2, L // 2, L - 3) is fed."
+            )
+            if ids is None or dialect.engine == "vLLM":
+                reader.say("default-taps", where, message)
+    count = reader.layers(parsed.num_hidden_layers)
+    windows = _windows(reader, parsed, count, keys, powers)
+    vocabulary, maps = _vocabulary(
+        reader, source.config, parsed, keys, powers, dialect, width == target_width
+    )
+    draft = Draft(
+        hidden_size=width,
+        target=Target(hidden_size=target_width),
+        taps=taps,
+        fc=fc,
+        layers=_layers(reader, parsed, keys, powers, windows),
+        residual=_residual(reader, source.config, keys, powers),
+        feedback="post-norm" if keys.norm_output else "pre-norm",
+        rope=read_rope(parsed, CONFIG, reader.add, partial_at_top=dialect.engine == "SGLang"),
+        max_position=reader.positions(parsed.max_position_embeddings, CONFIG),
+        vocabulary=vocabulary,
+        dtype=reader.dtype(),
+    )
+    reader.findings += cannot(draft, powers)
+    return Reading(draft, reader.names, tuple(reader.unused), maps, tuple(reader.findings), extras)
+
+
+def _know_the_class(
+    reader: Reader, config: Mapping[str, Any], model_type: str | None, powers: Powers
+) -> None:
+    """An error for a model_type whose class would fill in what is absent, by numbers of its own."""
+    if model_type is None or model_type in CONFIGS:
+        return
+    read = [key for key in _FILLED if key != "tie_word_embeddings" or powers.tied_head]
+    absent = [key for key in read if key not in config]
+    if not any(config.get(key) for key in ("rope_theta", "rope_scaling", "rope_parameters")):
+        absent.append("rope_parameters")
+    if config.get("sliding_window") is not None and config.get("layer_types") is None:
+        absent.append("layer_types")
+    if absent:
+        message = f"{', '.join(absent)}: transformers' {model_type} class fills them in."
+        reader.say("class-defaults-unknown", f"{CONFIG}: model_type", message)
+
+
+def _target_width(reader: Reader, config: Mapping[str, Any], keys: FlatKeys, width: int) -> int:
+    if keys.target_hidden_size is None and "target_hidden_size" in config:
+        message = f"null, which {reader.engine} takes for a width and fails on; {width} was meant."
+        reader.say("null-target-width", f"{CONFIG}: target_hidden_size", message)
+    return keys.target_hidden_size or width
+
+
+def _fc(
+    reader: Reader,
+    keys: FlatKeys,
+    powers: Powers,
+    dialect: FlatDialect,
+    width: int,
+    target_width: int,
+) -> Fc | None:
+    if not keys.nested.use_aux_hidden_state:
+        for name in [
+            name for name in reader.names if name.startswith(("fc.", "fc_norm.", "input_norm."))
+        ]:
+            reader.say("unused-fc", reader.names[name], "not used: use_aux_hidden_state is false.")
+            reader.leave_out(name)
+        if target_width != width:
+            message = f"without fc the target's {target_width} features are no input for a draft of width {width}."
+            reader.say("fc-width", f"{CONFIG}: eagle_config.use_aux_hidden_state", message)
+        return None
+    blocks = reader.blocks(target_width, dialect.blocks(keys, powers))
+    return Fc(
+        blocks=blocks,
+        bias=reader.bias(("fc.bias",), powers.fc_bias and keys.bias),
+        input_norm=keys.input_norm,
+        block_norms=bool(keys.fc_norm or (dialect.engine == "SGLang" and keys.use_aux_norm)),
+    )
+
+
+def _windows(
+    reader: Reader, parsed: DecoderConfig, count: int, keys: FlatKeys, powers: Powers
+) -> tuple[int | None, ...]:
+    windows = read_windows(parsed, count, keys.model_type or "")
+    if any(windows) and not powers.windows:
+        message = (
+            f"{reader.engine} does not read it: this draft attends to everything there. If it was trained with "
+            "the window, say so."
+        )
+        reader.say(
+            "window-unread", f"{CONFIG}: sliding_window", message, settled_by="layers.windows"
+        )
+        return (None,) * count
+    return windows
+
+
+def _layers(
+    reader: Reader,
+    parsed: DecoderConfig,
+    keys: FlatKeys,
+    powers: Powers,
+    windows: tuple[int | None, ...],
+) -> Layers:
+    attends = parsed.attention_bias
+    output = attends or keys.bias
+    qkv = ("q_proj.bias", "k_proj.bias", "v_proj.bias")
+    mlp = ("gate_proj.bias", "up_proj.bias", "down_proj.bias")
+    return Layers(
+        count=len(windows),
+        attention=Attention(
+            heads=parsed.num_attention_heads,
+            kv_heads=parsed.kv_heads,
+            head_dim=parsed.head_size,
+            qk_norm=powers.qk_norm,
+            qkv_bias=reader.bias(qkv, attends and "qkv" in powers.attention_biases),
+            output_bias=reader.bias(
+                ("o_proj.bias",), output and "output" in powers.attention_biases
+            ),
+        ),
+        mlp=Mlp(
+            width=_mlp_width(reader, parsed, keys),
+            activation=reader.activation(parsed.hidden_act, CONFIG),
+            bias=reader.bias(mlp, parsed.mlp_bias and powers.mlp_bias),
+        ),
+        norm_eps=parsed.rms_norm_eps,
+        windows=windows,
+    )
+
+
+def _mlp_width(reader: Reader, parsed: DecoderConfig, keys: FlatKeys) -> int:
+    """SGLang's ``llama_eagle3.py`` takes another key for drafts of Llama 4."""
+    if reader.engine != "SGLang" or keys.model_type != "llama4_text":
+        return parsed.intermediate_size
+    width = (parsed.model_extra or {}).get("intermediate_size_mlp", 16384)
+    return width if isinstance(width, int) else parsed.intermediate_size
+
+
+def _residual(
+    reader: Reader, config: Mapping[str, Any], keys: FlatKeys, powers: Powers
+) -> Literal["raw", "normed"]:
+    where = f"{CONFIG}: norm_before_residual"
+    if "norm_before_residual" not in config:
+        reader.say("residual-default", where, f"absent: {reader.engine} adds the raw hidden state.")
+        return "raw"
+    if keys.norm_before_residual and not powers.residual_normed:
+        message = (
+            f"true, but {powers.engine} never reads it and adds the raw hidden state. Which was the draft "
+            "trained with?"
+        )
+        reader.say("residual-unread", where, message, settled_by="residual")
+        return "raw"
+    return "normed" if keys.norm_before_residual else "raw"
+
+
+def _vocabulary(
+    reader: Reader,
+    config: Mapping[str, Any],
+    parsed: DecoderConfig,
+    keys: FlatKeys,
+    powers: Powers,
+    dialect: FlatDialect,
+    same_width: bool,
+) -> tuple[Vocabulary, dict[str, Any]]:
+    size = parsed.vocab_size
+    stored = reader.header("lm_head.weight")
+    head: Literal["own", "tied", "target"] = "own"
+    draft_size = keys.draft_vocab_size
+    if dialect.engine == "SGLang":
+        if draft_size is None and "draft_vocab_size" not in config:
+            draft_size = stored.shape[0] if stored is not None else size
+            message = f"absent, on which SGLang fails; {draft_size} is taken from the head's rows."
+            reader.say("no-draft-vocabulary-size", f"{CONFIG}: draft_vocab_size", message)
+        elif draft_size is None:
+            head = "target"
+        if parsed.tie_word_embeddings:
+            head = "tied"
+            if draft_size not in (None, size):
+                message = f"the tied head has {size} rows, and SGLang would take the first {draft_size} of them."
+                reader.say("tied-head", f"{CONFIG}: tie_word_embeddings", message)
+        if head != "own" and stored is not None:
+            message = f"{reader.engine} takes the head from elsewhere by this config and drops this tensor."
+            reader.say(
+                "unused-head", reader.names["lm_head.weight"], message, settled_by="vocabulary.head"
+            )
+    draft_size = draft_size or size
+    if dialect.engine == "vLLM" and parsed.tie_word_embeddings:
+        message = "true, which vLLM's draft classes do not read."
+        reader.say("tie-unread", f"{CONFIG}: tie_word_embeddings", message)
+    if dialect.engine == "vLLM" and stored is None and draft_size == size:
+        reader.say("target-head", "lm_head.weight", "absent: vLLM shares the target's head.")
+        head = "target"
+    mapped, maps = resolve_map(reader, draft_size, size, trainer_sorts=False)
+    embeddings: Literal["own", "target"] = "own"
+    table = reader.names.get("embed_tokens.weight")
+    if dialect.replaces_embeddings and powers.own_embeddings is False and same_width:
+        embeddings = "target"
+        if table is not None:
+            message = "SGLang puts the target's table in the place of this one."
+            reader.say("embeddings-replaced", table, message)
+    elif table is None and same_width:
+        embeddings = "target"
+    logit_scale = keys.logit_scale
+    if logit_scale != 1.0 and not powers.logit_scale:
+        reader.say(
+            "logit-scale-unread", f"{CONFIG}: logit_scale", f"{reader.engine} does not read it."
+        )
+        logit_scale = 1.0
+    vocabulary = Vocabulary(
+        target_size=size,
+        draft_size=draft_size,
+        mapped=mapped,
+        head=head,
+        embeddings=embeddings,
+        logit_scale=logit_scale,
+    )
+    return vocabulary, maps

@@ -1,0 +1,279 @@
+"""Config keys of every framework, as pydantic classes with that framework's own defaults.
+
+`carry` decides what becomes of all the other keys: carried over and reported, left out, or refused.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from eagle3_interop.schemas.dialects.hf import CONFIG, DecoderConfig
+from eagle3_interop.schemas.draft import Size
+from eagle3_interop.schemas.findings import Finding, finding
+
+IDS = "eagle_aux_hidden_state_layer_ids"
+NESTED = "eagle_config"
+LAYER = "transformer_layer_config"
+
+BOILERPLATE = frozenset(
+    [
+        "_name_or_path",
+        "architectures",
+        "attention_dropout",
+        "auto_map",
+        "dtype",
+        "embedding_multiplier",
+        "id2label",
+        "is_decoder",
+        "is_encoder_decoder",
+        "label2id",
+        "model_type",
+        "output_attentions",
+        "output_hidden_states",
+        "pretraining_tp",
+        "problem_type",
+        "return_dict",
+        "speculators_version",
+        "torch_dtype",
+        "transformers_version",
+        "truncated_vocab_size",
+        "unk_token_id",
+    ]
+)
+"""Keys that decide nothing of what a draft computes, and are written anew or left out."""
+
+_OF_THE_LAYERS = frozenset(
+    ["bos_token_id", "eos_token_id", "pad_token_id", "initializer_range", "use_cache"]
+)
+"""Keys that are carried over beside the decoder's own keys, without a remark."""
+
+_DECIDING: dict[str, tuple[object, ...]] = {
+    "attn_logit_softcapping": (None,),
+    "compression_config": (None,),
+    "dual_chunk_attention_config": (None,),
+    "eh_proj_before_attn": (None, False),
+    "final_logit_softcapping": (None,),
+    "is_causal": (None, True),
+    "mrope_section": (None,),
+    "next_layer_regular": (None, True),
+    "return_hidden_post_norm": (None, False),
+    "rope_is_neox_style": (None, True),
+    "rotary_emb_fraction": (None, 1, 1.0),
+    "rotary_pct": (None, 1, 1.0),
+    "use_input_layernorm_in_first_layer": (None, True),
+    "use_last_layernorm": (None, True),
+    "use_mtp_layernorm": (None, False),
+    "xdrope_section": (None,),
+}
+"""Keys that change what a draft computes in some framework, which the description does not carry; and
+the values that leave it as it is."""
+
+NO_MODEL_TYPE = "no model_type: transformers' AutoConfig recognises nothing without one."
+
+OTHER_IDS = ("dflash_config", "dspark_target_layer_ids", "target_layer_ids")
+"""Where vLLM looks for ids of other kinds of drafts when it finds none at the top level."""
+
+_OF_OTHER_MODELS = frozenset(
+    [
+        *("max_sequence_length", "max_seq_len", "model_max_length", "seq_length"),
+        *(
+            "intermediate_size_mlp",
+            "multi_query",
+            "n_predict",
+            "num_kv_heads",
+            "text_config",
+            "v_head_dim",
+        ),
+    ]
+)
+"""What SGLang or vLLM would size a context, a cache or a draft by, although this draft has no such part."""
+
+
+class EagleConfig(BaseModel):
+    """The nested ``eagle_config``."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    eagle_aux_hidden_state_layer_ids: list[int] | None = None
+    layer_ids: list[int] | None = None
+    use_aux_hidden_state: bool = True
+    norm_before_fc: bool | None = None
+
+
+class FlatKeys(BaseModel):
+    """EAGLE-3 keys of a flat config, with the defaults that SGLang 0.5.23 and vLLM 0.32 share."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    architectures: list[str] = []
+    model_type: str | None = None
+    draft_vocab_size: Size | None = None
+    target_hidden_size: Size | None = None
+    norm_before_residual: bool = False
+    norm_before_fc: bool = False
+    fc_norm: bool | None = False
+    use_aux_norm: bool | None = False
+    norm_output: bool = False
+    bias: bool = False
+    logit_scale: float = Field(default=1.0, allow_inf_nan=False)
+    num_aux_hidden_states: Size | None = None
+    num_aux_layers: Size | None = None
+    eagle_aux_hidden_state_layer_ids: list[int] | None = None
+    eagle_config: EagleConfig | None = None
+
+    @property
+    def nested(self) -> EagleConfig:
+        """eagle_config, empty when absent or null."""
+        return self.eagle_config or EagleConfig()
+
+    @property
+    def input_norm(self) -> bool:
+        """``norm_before_fc``: a nested one wins, a nested null is false."""
+        nested = "norm_before_fc" in self.nested.model_fields_set
+        return bool(self.nested.norm_before_fc) if nested else self.norm_before_fc
+
+
+class Verifier(BaseModel):
+    """``speculators_config.verifier``."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name_or_path: str | None = None
+    architectures: list[str] = []
+
+
+class Proposal(BaseModel):
+    """One of ``speculators_config.proposal_methods``."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    proposal_type: str = "greedy"
+    speculative_tokens: Size | None = None
+
+
+class SpeculatorsConfig(BaseModel):
+    """``speculators_config``."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    algorithm: str = "eagle3"
+    default_proposal_method: str = "greedy"
+    proposal_methods: list[Proposal] = []
+    verifier: Verifier = Verifier()
+
+
+class SpeculatorsKeys(BaseModel):
+    """Top-level keys, with the defaults of speculators' ``Eagle3SpeculatorConfig``."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    speculators_model_type: Literal["eagle3"] = "eagle3"
+    architectures: list[str] | None = None
+    draft_vocab_size: Size = 32000
+    norm_before_residual: bool = False
+    target_hidden_size: Size | None = None
+    eagle_aux_hidden_state_layer_ids: list[int] | None = None
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    norm_output: bool = False
+    embed_requires_grad: bool = False
+    speculators_config: SpeculatorsConfig | None = None
+    transformer_layer_config: dict[str, Any]
+
+    @property
+    def settings(self) -> SpeculatorsConfig:
+        """speculators_config, empty when absent or null."""
+        return self.speculators_config or SpeculatorsConfig()
+
+
+_FLAT = frozenset(FlatKeys.model_fields)
+_NESTED = frozenset(EagleConfig.model_fields)
+_LAYER = frozenset(DecoderConfig.model_fields)
+_BESIDE_THE_LAYERS = frozenset({"num_aux_hidden_states"})
+_SPECULATORS = frozenset(SpeculatorsKeys.model_fields)
+_LEFT = _OF_OTHER_MODELS | frozenset(OTHER_IDS)
+
+FLAT_READ = _FLAT | _LAYER
+"""Top-level keys of a flat config."""
+
+SPECULATORS_READ = _SPECULATORS
+"""Top-level keys of a speculators config."""
+
+
+def architecture(config: Mapping[str, Any]) -> str:
+    """The class that a config names; empty where it names none."""
+    names = config.get("architectures")
+    first = names[0] if isinstance(names, list) and names else None
+    return first if isinstance(first, str) else ""
+
+
+def layer_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The keys of the decoder layers: speculators' own place for them, or a flat config itself."""
+    inner = config.get(LAYER)
+    return inner if isinstance(inner, Mapping) and "num_hidden_layers" not in config else config
+
+
+def nested_keys(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """eagle_config as it stands; empty where there is none."""
+    nested = config.get(NESTED)
+    return nested if isinstance(nested, Mapping) else {}
+
+
+def carry(
+    config: Mapping[str, Any], engine: str, read: frozenset[str], say: Callable[[Finding], None]
+) -> dict[str, Any]:
+    """What becomes of the keys that a reader does not use.
+
+    Keys that only another framework reads are left out (its own writer sets them anew), and so are those of
+    other kinds of models; keys that nobody here knows are kept where they stand, and keys that would change the network are refused.
+
+    Args:
+        config: the raw config.
+        engine: who reads it.
+        read: the top-level keys that the reader uses.
+        say: receives the remarks.
+
+    Returns:
+        The keys to write into the output: top-level ones, and those of ``eagle_config`` and of the
+        decoder layers under ``eagle_config`` and ``transformer_layer_config``.
+    """
+    flat = LAYER not in read
+    layer = config if flat else config.get(LAYER) or {}
+    places: dict[str, tuple[Mapping[str, Any], frozenset[str], frozenset[str]]] = {
+        "": (config, read | BOILERPLATE, _FLAT | _LAYER | _SPECULATORS),
+        NESTED: (nested_keys(config), _NESTED, frozenset()),
+        LAYER: ({} if flat else layer, _LAYER | BOILERPLATE | _BESIDE_THE_LAYERS, _FLAT),
+    }
+    kept: dict[str, dict[str, Any]] = {place: {} for place in places}
+    unread: list[str] = []
+    left: list[str] = []
+    for place, (keys, used, elsewhere) in places.items():
+        for key, value in keys.items():
+            if key in _DECIDING and value not in _DECIDING[key]:
+                message = f"{value!r} changes what the draft computes in some framework, and cannot be carried."
+                say(finding("unsupported-key", f"{CONFIG}: {place and place + '.'}{key}", message))
+            elif key in used or key in _OF_THE_LAYERS:
+                continue
+            elif key in _LEFT and place != NESTED:
+                left.append(key)
+            elif key in elsewhere:
+                unread.append(key)
+            else:
+                kept[place][key] = value
+    if unread:
+        message = (
+            f"another framework's keys, which {engine} does not read: {', '.join(sorted(unread))}."
+        )
+        say(finding("unread-keys", CONFIG, message))
+    if left:
+        message = (
+            f"left out, for engines size or feed something else by them: {', '.join(sorted(left))}."
+        )
+        say(finding("left-keys", CONFIG, message))
+    if unknown := sorted(key for keys in kept.values() for key in keys):
+        message = f"known to no schema here, and kept as they are: {', '.join(unknown)}."
+        say(finding("unknown-keys", CONFIG, message))
+    kept[LAYER] |= {key: value for key, value in layer.items() if key in _OF_THE_LAYERS}
+    top = kept.pop("")
+    return {**top, **{place: keys for place, keys in kept.items() if keys}}

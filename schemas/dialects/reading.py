@@ -1,0 +1,419 @@
+"""What every layout's reader does alike: names, biases, taps, and the check against a `Draft`."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from eagle3_interop.schemas.dialects.base import Reading, Source, TargetFacts, TensorHeader
+from eagle3_interop.schemas.dialects.keys import architecture
+from eagle3_interop.schemas.dialects.spelling import DROPPED, Spelling, shapes, understand
+from eagle3_interop.schemas.draft import DEFAULT_POSITIONS, Draft, Dtype
+from eagle3_interop.schemas.engines.powers import Powers, lacks
+from eagle3_interop.schemas.findings import Finding, Refused, finding
+
+_DTYPES: dict[str, Dtype] = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+_QUANTISED = re.compile(r"(_scale|_scale_inv|_zero_point|weight_packed|qweight|qzeros|g_idx)$")
+_MLA = re.compile(r"\.(q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj|kv_a_proj)\.")
+
+_PARALLEL: dict[str, tuple[object, ...]] = {
+    "speculators_model_type": (None, "eagle3"),
+    "parallel_drafting": (None, False),
+    "parallel_draft_step": (None, 1),
+    "mask_token_id": (None,),
+    "pard_token": (None,),
+    "ptd_token_id": (None,),
+}
+"""Keys by which P-EAGLE drafts are known, and the values that mean something else."""
+
+_SETTLES = (
+    ("fc.bias", "fc.bias"),
+    ("input_norm.weight", "fc.input_norm"),
+    ("fc_norm.", "fc.block_norms"),
+    ("_norm.weight", "layers.attention.qk_norm"),
+    ("o_proj.bias", "layers.attention.output_bias"),
+    ("mlp.", "layers.mlp.bias"),
+    ("_proj.bias", "layers.attention.qkv_bias"),
+    ("lm_head.weight", "vocabulary.head"),
+    ("d2t", "vocabulary.mapped"),
+)
+
+
+class Reader:
+    """One reading of a source: its names under canonical form, and what was said on the way.
+
+    Attributes:
+        source: the checkpoint.
+        engine: the framework whose loader is being followed, for messages.
+        names: canonical to stored name; readers remove what the framework does not use.
+        unused: stored names that are left out, each explained by a finding.
+        findings: everything said so far.
+    """
+
+    def __init__(self, source: Source, spelling: Spelling, engine: str) -> None:
+        """Understand every stored name; refuse what is quantised, MLA or parallel by name."""
+        self.source = source
+        self.engine = engine
+        self.names: dict[str, str] = {}
+        self.unused: list[str] = []
+        self.findings: list[Finding] = []
+        self._refuse_kinds()
+        self._understand(spelling)
+
+    def say(
+        self, code: str, where: str, message: str, *, fix: str | None = None, settled_by: str = ""
+    ) -> None:
+        """Record a finding."""
+        self.findings.append(finding(code, where, message, fix=fix, settled_by=settled_by))
+
+    def add(self, item: Finding) -> None:
+        """Record a finding made elsewhere."""
+        self.findings.append(item)
+
+    def header(self, canonical: str) -> TensorHeader | None:
+        """Header of the tensor with this canonical name."""
+        stored = self.names.get(canonical)
+        return None if stored is None else self.source.tensors[stored]
+
+    @property
+    def strict(self) -> bool:
+        """Whether the class raises an error on a tensor that it does not know: vLLM's, and our plugin's."""
+        plugin = self.engine == "SGLang" and architecture(self.source.config).startswith("Eagle3")
+        return plugin or self.engine == "vLLM"
+
+    def leave_out(self, canonical: str) -> None:
+        """Stop using a tensor (the caller says why)."""
+        self.unused.append(self.names.pop(canonical))
+
+    def _refuse_kinds(self) -> None:
+        config, tensors = self.source.config, self.source.tensors
+        quantised = sorted(
+            name
+            for name, header in tensors.items()
+            if _QUANTISED.search(name) or header.dtype.startswith("F8")
+        )
+        if quantised or config.get("quantization_config"):
+            where = quantised[0] if quantised else "config.json: quantization_config"
+            message = "this draft is quantised; its scales and ignore lists cannot be carried yet."
+            self.say("quantised-draft", where, message)
+        if mla := sorted(name for name in tensors if _MLA.search(name)):
+            message = "this draft uses multi-head latent attention, which is not carried yet."
+            self.say("mla-draft", mla[0], message)
+        masks = sorted(name for name in tensors if name.endswith("mask_hidden"))
+        nested = config.get("eagle_config")
+        keys = {**(nested if isinstance(nested, Mapping) else {}), **config}
+        signs = [key for key, neutral in _PARALLEL.items() if keys.get(key) not in neutral]
+        if masks or signs or str(keys.get("architectures")).lower().find("peagle") >= 0:
+            where = masks[0] if masks else f"config.json: {', '.join(signs) or 'architectures'}"
+            message = (
+                "this draft proposes all tokens in one pass (P-EAGLE), which is not carried yet."
+            )
+            self.say("parallel-draft", where, message)
+        if self.findings:
+            raise Refused(self.findings)
+
+    def _understand(self, spelling: Spelling) -> None:
+        foreign: list[str] = []
+        later: list[str] = []
+        for stored in sorted(self.source.tensors):
+            if DROPPED.search(stored):
+                self._drop(stored)
+                continue
+            canonical = understand(stored, spelling.later_norm).canonical
+            if canonical is None:
+                later.append(stored)
+                continue
+            if canonical in self.names:
+                message = f"{self.names[canonical]} and {stored} are two spellings of one tensor."
+                self.say("duplicate-tensor", stored, message)
+                continue
+            self.names[canonical] = stored
+            if not spelling.accepts(stored, canonical):
+                foreign.append(stored)
+        if foreign:
+            message = f"{self.engine}'s own loader does not know {len(foreign)} of these names."
+            self.say("foreign-name", foreign[0], message)
+        for stored in later:
+            self._later_norm(stored, spelling)
+
+    def _drop(self, stored: str) -> None:
+        self.unused.append(stored)
+        self.say("dropped-tensor", stored, "no reader uses it: computed, or taken from the target.")
+        if self.strict and stored.startswith("verifier_"):
+            message = f"{self.engine} has no such parameter, and raises an error."
+            self.say("fails-to-load", stored, message)
+
+    def _later_norm(self, stored: str, spelling: Spelling) -> None:
+        layer = (
+            understand(stored, "hidden_norm").canonical
+            or understand(stored, "input_layernorm").canonical
+        )
+        if layer is not None and layer in self.names:
+            self.unused.append(stored)
+            message = f"{self.engine} reads {spelling.write(layer)} and never uses this one."
+            self.say("unused-norm", stored, message)
+            return
+        message = (
+            f"{self.engine} reads {layer and spelling.write(layer)} here, which is absent, and would run with "
+            "an all-ones norm."
+        )
+        self.say("missing-norm", stored, message)
+
+    def bias(self, parts: tuple[str, ...], used: bool) -> bool:
+        """Whether a group of biases takes part in the network.
+
+        All-zero biases are left out (said): they change nothing, and not every framework has them.
+
+        Args:
+            parts: endings of the canonical names, such as ``q_proj.bias``.
+            used: the framework's loader reads these biases.
+        """
+        found = [name for name in self.names if name.endswith(parts)]
+        if not found:
+            if used:
+                message = f"switched on in the config, and absent; {self.engine} leaves them uninitialised or zero."
+                self.say("absent-bias", parts[0], message)
+            return False
+        if any(np.any(self.source.values(self.names[name])) for name in found):
+            return used
+        self.say("zero-bias", self.names[found[0]], f"all zero in {len(found)} tensors: left out.")
+        for name in found:
+            self.leave_out(name)
+        return False
+
+    def dtype(self) -> Dtype:
+        """Dtype of the weights: fc's, else that of layer 0, compared with what the config says."""
+        first = ("fc.weight", "layers.0.self_attn.q_proj.weight", "norm.weight")
+        found = (header.dtype for name in first if (header := self.header(name)) is not None)
+        stored = _DTYPES.get(next(found, ""), "bfloat16")
+        config = self.source.config
+        said = str(config.get("dtype") or config.get("torch_dtype") or stored).removeprefix(
+            "torch."
+        )
+        if said != stored:
+            message = (
+                f"says {said}, the weights are {stored}; loaders that go by the config cast them."
+            )
+            self.say("dtype-disagrees", "config.json: dtype", message)
+        return stored
+
+    def activation(self, name: str, where: str) -> str:
+        """The MLP's activation; ``swish`` is transformers' other name of silu, which no engine knows."""
+        if name != "swish":
+            return name
+        if self.engine != "speculators":
+            message = f"swish: {self.engine} knows silu by that name only, and does not start."
+            self.say("fails-to-load", f"{where}: hidden_act", message)
+        return "silu"
+
+    def positions(self, declared: int | None, where: str) -> int:
+        """Positions that the draft is made for; what engines take where the config declares none."""
+        if declared is not None:
+            return declared
+        message = f"absent: {DEFAULT_POSITIONS} counts."
+        self.say("class-default", f"{where}: max_position_embeddings", message)
+        return DEFAULT_POSITIONS
+
+    def blocks(self, target_width: int, sized_by_engine: int | None) -> int:
+        """Number of fc blocks, from fc.weight; what the engine would size is compared with it.
+
+        Args:
+            target_width: width of one block, T.
+            sized_by_engine: blocks that the framework's loader takes from the config, if known.
+        """
+        header = self.header("fc.weight")
+        if header is None or len(header.shape) != 2:
+            return sized_by_engine or 3
+        blocks, rest = divmod(header.shape[1], target_width)
+        if rest or not blocks:
+            message = (
+                f"fc takes {header.shape[1]} features, which is no multiple of the target's width "
+                f"{target_width}."
+            )
+            self.say("fc-width", self.names["fc.weight"], message)
+            raise Refused(self.findings)
+        if sized_by_engine is not None and sized_by_engine != blocks:
+            message = (
+                f"fc.weight holds {blocks} blocks, but from this config {self.engine} would build "
+                f"{sized_by_engine} and fail to load."
+            )
+            self.say("fc-blocks", "config.json: num_aux_hidden_states", message)
+        return blocks
+
+    def layers(self, configured: int) -> int:
+        """Number of layers: where the config claims more than there are tensors, the tensors count."""
+        stored = {m[1] for name in self.names if (m := re.match(r"layers\.(\d+)\.", name))}
+        present = len(stored) or configured
+        if configured > present:
+            message = (
+                f"num_hidden_layers is {configured} but there are tensors for {present}; "
+                f"{self.engine} would run the missing layers with initial values. The tensors count."
+            )
+            self.say("layer-count", "config.json: num_hidden_layers", message)
+            return present
+        if configured < present:
+            message = (
+                f"num_hidden_layers is {configured} but there are tensors for {present} layers; "
+                f"{self.engine} would drop the rest."
+            )
+            self.say(
+                "layer-count-short",
+                "config.json: num_hidden_layers",
+                message,
+                settled_by="layers.count",
+            )
+        return configured
+
+    def taps(
+        self,
+        ids: list[int] | None,
+        where: str,
+        translate: Callable[[list[int]], list[int]],
+        blocks: int,
+    ) -> tuple[int, ...] | None:
+        """Configured ids as taps, in the order in which the engines feed them: ascending, once.
+
+        Args:
+            ids: the ids in the config, or None for the default triple.
+            where: the key, for messages.
+            translate: from this key's convention to taps.
+            blocks: number of fc blocks.
+
+        Returns:
+            The taps; None for the default triple, or (after a finding that ``--taps`` settles) where
+            the ids cannot be right.
+        """
+        if not ids:
+            if blocks != 3:
+                message = (
+                    f"no ids, so every engine feeds the default three taps; fc has {blocks} blocks."
+                )
+                self.say("taps-unknown", where, message, settled_by="taps")
+            return None
+        taps = translate(ids)
+        fed = sorted(set(taps))
+        if fed != taps:
+            message = f"ids {ids} are fed in the order of the layers and once each: taps {fed}."
+            self.say("taps-reordered", where, message)
+        if fed[0] < 0:
+            message = f"ids {ids} name a layer before the embedding (taps {fed})."
+            self.say("taps-out-of-range", where, message, settled_by="taps")
+            return None
+        if len(fed) != blocks:
+            message = f"ids {ids} feed {len(fed)} hidden states; fc has {blocks} blocks."
+            self.say("taps-mismatch", where, message, settled_by="taps")
+            return None
+        return tuple(fed)
+
+
+def check(reading: Reading, tensors: Mapping[str, TensorHeader]) -> list[Finding]:
+    """Compare the stored tensors with what the description implies, name by name and shape by shape.
+
+    Args:
+        reading: the reading, its draft with all overrides applied.
+        tensors: headers by stored name.
+
+    Returns:
+        An error for each tensor that is missing, left over, or of another shape or kind.
+    """
+    wanted = shapes(reading.draft)
+    vocabulary = reading.draft.vocabulary
+    optional = {
+        "embed_tokens.weight": (vocabulary.target_size, reading.draft.hidden_size),
+        "d2t": (vocabulary.draft_size,),
+        "t2d": (vocabulary.target_size,),
+    }
+    said = {item.code for item in reading.findings}
+    found = [
+        _missing(name, shape)
+        for name, shape in wanted.items()
+        if name not in reading.names and name not in reading.maps
+        if not (name == "d2t" and "missing-map" in said)
+    ]
+    for name, stored in reading.names.items():
+        shape = {**optional, **wanted}.get(name)
+        header = tensors[stored]
+        if shape is None:
+            found.append(_left_over(name, stored))
+        elif header.shape != shape:
+            if not (name in ("d2t", "t2d") and "map-size" in said):
+                message = f"has shape {list(header.shape)}; the config implies {list(shape)}."
+                found.append(finding("shape-mismatch", stored, message))
+        elif name not in ("d2t", "t2d") and header.dtype not in _DTYPES:
+            message = f"holds {header.dtype} numbers; weights are bfloat16, float16 or float32."
+            found.append(finding("unknown-dtype", stored, message))
+    return found
+
+
+def _missing(name: str, shape: tuple[int, ...]) -> Finding:
+    if name == "lm_head.weight":
+        message = "the head is absent; a loader leaves it at random values, or takes the wrong rows of the target's."
+        return finding("missing-head", name, message)
+    if name == "d2t":
+        return finding("missing-map", name, "the vocabulary map is absent.")
+    message = f"absent (wanted shape {list(shape)}); loaders leave it at its initial value without a word."
+    return finding("missing-tensor", name, message)
+
+
+def _left_over(name: str, stored: str) -> Finding:
+    path = next((path for part, path in _SETTLES if part in name), "")
+    if not path:
+        message = "no framework's loader knows this tensor; most drop it without a word."
+        return finding("unknown-tensor", stored, message)
+    message = "stored, but from this config the framework that reads it runs without it."
+    fix = f"Say which is right: --set {path}=true if the draft was trained with it, or remove the tensor."
+    if path == "vocabulary.head":
+        fix = "--set vocabulary.head=own if the draft was trained with this head, or remove the tensor."
+    return finding("unused-tensor", stored, message, fix=fix)
+
+
+def check_target(draft: Draft, target: TargetFacts) -> list[Finding]:
+    """Whether draft and target belong together, as far as sizes can tell."""
+    found = []
+    pairs = (
+        ("width", draft.target.hidden_size, target.hidden_size),
+        ("vocabulary", draft.vocabulary.target_size, target.vocab_size),
+    )
+    for what, ours, theirs in pairs:
+        if ours != theirs:
+            message = f"the draft was made for a target of {what} {ours}; this one's is {theirs}."
+            found.append(finding("wrong-target", target.name, message))
+    depth, taps = target.layers, draft.resolved_taps(target.layers)
+    if draft.fc is not None and taps is None:
+        message = f"no ids, and {depth} layers are too few for the default triple."
+        found.append(finding("taps-unknown", target.name, message))
+    elif any(tap > depth for tap in taps or ()):
+        message = f"taps {list(taps or ())} reach beyond the target's {depth} layers."
+        found.append(finding("taps-out-of-range", target.name, message))
+    return found
+
+
+def with_target(reading: Reading, target: TargetFacts) -> Reading:
+    """The reading with what the target itself tells filled in."""
+    facts = reading.draft.target.model_copy(
+        update={
+            "name": target.name or reading.draft.target.name,
+            "layers": target.layers,
+            "model_type": target.model_type,
+            "architectures": target.architectures,
+        }
+    )
+    taps = reading.draft.resolved_taps(target.layers)
+    return replace(reading, draft=reading.draft.model_copy(update={"target": facts, "taps": taps}))
+
+
+def cannot(draft: Draft, powers: Powers) -> list[Finding]:
+    """What the class that a config selects does not compute although the config asks for it.
+
+    The counterpart of `powers.lacks` for a source: each is an error that the user's word settles.
+    """
+    return [
+        item.model_copy(
+            update={
+                "settled_by": item.where,
+                "fix": f"If it was trained so: --set {item.where}=VALUE, with the value it was trained with.",
+            }
+        )
+        for item in lacks(draft, powers)
+    ]

@@ -1,0 +1,276 @@
+"""SGLang 0.5.23: ``LlamaForCausalLMEagle3``, and the two names under which our plugin registers.
+
+Source of the facts: ``srt/models/llama_eagle3.py``, ``srt/models/llama.py`` and each target's
+``set_eagle3_layers_to_capture``.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from eagle3_interop.schemas.dialects.base import Reading, Source, TargetFacts, Wishes, Writing
+from eagle3_interop.schemas.dialects.flat import FlatDialect, read_flat
+from eagle3_interop.schemas.dialects.hf import CONFIG
+from eagle3_interop.schemas.dialects.keys import (
+    IDS,
+    NESTED,
+    NO_MODEL_TYPE,
+    FlatKeys,
+    architecture,
+    nested_keys,
+)
+from eagle3_interop.schemas.dialects.spelling import Spelling
+from eagle3_interop.schemas.dialects.writing import flat_config, mixed_windows, zero_biases
+from eagle3_interop.schemas.draft import Draft
+from eagle3_interop.schemas.engines import targets
+from eagle3_interop.schemas.engines.powers import Powers, lacks
+from eagle3_interop.schemas.findings import Finding, finding
+
+STOCK = "LlamaForCausalLMEagle3"
+PLUGIN = {False: "Eagle3LlamaForCausalLM", True: "Eagle3Qwen3ForCausalLM"}
+"""The plugin's class, by whether the draft has q/k norms: names that vLLM runs natively and that
+stock SGLang does not know, so that it refuses such a folder loudly."""
+
+SPELLING = Spelling(
+    roots=("", "model."),
+    layer0=("midlayer.", "layers.0."),
+    later_norm="hidden_norm",
+    legacy_norms=True,
+)
+
+POWERS = Powers(
+    engine="SGLang's LlamaForCausalLMEagle3",
+    residual_normed=False,
+    attention_biases=frozenset({"output"}),
+    fc_bias=True,
+    windows=False,
+    own_embeddings=False,
+    one_equal_tap=False,
+    scaled_mrope=False,
+    tied_head=True,
+    full_map=True,
+)
+PLUGIN_POWERS = {
+    False: replace(
+        POWERS,
+        engine="SGLang with the plugin",
+        residual_normed=True,
+        attention_biases=frozenset({"qkv", "output"}),
+        windows=True,
+        own_embeddings=True,
+        fc_bias=False,
+        tied_head=False,
+        full_map=False,
+    )
+}
+PLUGIN_POWERS[True] = replace(
+    PLUGIN_POWERS[False], qk_norm=True, attention_biases=frozenset({"qkv"})
+)
+
+_OTHER_RULES = (
+    "DeepSeek, Kimi, GLM-5, GLM-4.7-Flash, Mistral Large 3 and gpt_oss have rules of their own"
+)
+
+
+def ids_to_taps(ids: list[int], target: TargetFacts | None) -> list[int]:
+    """What a list in ``eagle_config`` makes a target capture.
+
+    Args:
+        ids: the list.
+        target: whose class has the rule; None takes the plain one, id + 1.
+    """
+    name = targets.special_class(target)
+    if name in targets.SGLANG_IDS_AS_TAPS and ids[0] != 1:
+        return list(ids)
+    if name == targets.SGLANG_GPT_OSS and target is not None and max(ids) == target.layers:
+        return list(ids)
+    return [value + 1 for value in ids]
+
+
+def taps_to_ids(taps: Sequence[int], target: TargetFacts | None) -> list[int]:
+    """The list that makes a target capture these taps: the inverse of `ids_to_taps`.
+
+    Args:
+        taps: ascending, each once.
+        target: whose class has the rule; None takes the plain one, tap - 1 (so -1 for the embedding).
+    """
+    name = targets.special_class(target)
+    plain = [tap - 1 for tap in taps]
+    if name in targets.SGLANG_IDS_AS_TAPS:
+        if taps[0] == 2:
+            return plain
+        # A list beginning with 1 would be shifted, and SGLang captures in layer order anyway.
+        return list(taps) if taps[0] != 1 else [*taps[1:], 1]
+    if name == targets.SGLANG_GPT_OSS and target is not None and max(taps) == target.layers:
+        return list(taps)
+    return plain
+
+
+def _ids(
+    keys: FlatKeys, target: TargetFacts | None
+) -> tuple[list[int] | None, str, Callable[[list[int]], list[int]]]:
+    return (
+        keys.nested.eagle_aux_hidden_state_layer_ids,
+        f"{CONFIG}: eagle_config.{IDS}",
+        lambda ids: ids_to_taps(ids, target),
+    )
+
+
+def _blocks(keys: FlatKeys, _powers: Powers) -> int:
+    ids = keys.nested.eagle_aux_hidden_state_layer_ids
+    return keys.num_aux_hidden_states or (len(ids) if ids else 3)
+
+
+def _default_taps(target: TargetFacts | None) -> tuple[int, ...] | None:
+    if target is not None and targets.special_class(target) == targets.SGLANG_LATE_DEFAULT:
+        return (3, target.layers // 2 + 1, target.layers - 2)
+    return None
+
+
+def _powers(keys: FlatKeys) -> Powers:
+    name = keys.architectures[0] if keys.architectures else ""
+    plugin = {architecture: qk_norm for qk_norm, architecture in PLUGIN.items()}
+    return PLUGIN_POWERS[plugin[name]] if name in plugin else POWERS
+
+
+DIALECT = FlatDialect(
+    engine="SGLang",
+    spelling=SPELLING,
+    powers=_powers,
+    ids=_ids,
+    blocks=_blocks,
+    default_taps=_default_taps,
+    replaces_embeddings=True,
+)
+
+
+def recognise(config: Mapping[str, Any]) -> str | None:
+    """A flat config with ids in ``eagle_config``, or SGLang's own class and no ids at all."""
+    if "speculators_model_type" in config and "num_hidden_layers" not in config:
+        return None
+    name = architecture(config)
+    if nested_keys(config).get(IDS):
+        return f"ids in eagle_config (architecture {name})"
+    if name in (STOCK, *PLUGIN.values()) and not config.get(IDS):
+        return f"architecture {name}, no ids"
+    return None
+
+
+def refuses(config: Mapping[str, Any]) -> str:
+    """SGLang starts with its own class and with the plugin's; any other name is refused or a target's."""
+    if (name := architecture(config)) not in (STOCK, *PLUGIN.values()):
+        return f"architecture {name!r} is no draft class of SGLang's or of the plugin's."
+    return "" if config.get("model_type") is not None else NO_MODEL_TYPE
+
+
+def read(source: Source, target: TargetFacts | None) -> Reading:
+    """Read a flat checkpoint as SGLang 0.5.23 does (with the plugin, where the class says so)."""
+    reading = read_flat(source, target, DIALECT)
+    said = list(reading.findings)
+    nested, top = nested_keys(source.config).get(IDS), source.config.get(IDS)
+    if nested == [] and reading.draft.fc is not None:
+        message = "SGLang takes an empty list as it is, captures nothing and fails; no list would be the default triple."
+        said.append(finding("ids-empty", f"{CONFIG}: {NESTED}.{IDS}", message, settled_by="taps"))
+    if nested and target is None:
+        message = f"{nested} were read by the plain rule (tap = id + 1); {_OTHER_RULES}."
+        said.append(finding("plain-rule", f"{CONFIG}: {NESTED}.{IDS}", message))
+    if top:
+        said.append(_beside(top, reading.draft, target))
+    if reading.draft.feedback == "post-norm":
+        message = "SGLang and vLLM feed the normed state back; SpecForge, where this key is true by default, does not."
+        said.append(finding("norm-output-meaning", f"{CONFIG}: norm_output", message))
+    return replace(reading, findings=tuple(said))
+
+
+def _beside(top: Sequence[int], draft: Draft, target: TargetFacts | None) -> Finding:
+    """What there is to say of top-level ids, which SGLang never reads."""
+    where, message = f"{CONFIG}: {IDS}", f"top-level ids {list(top)} are not read by SGLang."
+    taps = draft.resolved_taps(target.layers if target else None)
+    if taps is not None and taps == tuple(sorted(set(top))):
+        return finding("ids-unread", where, f"{message} They name the taps that it feeds.")
+    fed = "the default triple" if taps is None else list(taps)
+    message = f"{message} It feeds {fed}, vLLM and speculators would feed these."
+    return finding("ids-disagree", where, message, settled_by="taps")
+
+
+def write(draft: Draft, wishes: Wishes) -> Writing:
+    """Write for SGLang: its stock class where that computes the network, else the plugin's."""
+    qk_norm = draft.layers.attention.qk_norm
+    same_width = draft.hidden_size == draft.target.hidden_size
+    needs = lacks(draft, POWERS)
+    if wishes.own_embeddings and same_width:
+        message = "SGLang puts the target's embedding table in the place of the draft's own."
+        needs.append(finding("own-embeddings", "vocabulary.embeddings", message))
+    hopeless = lacks(draft, PLUGIN_POWERS[qk_norm])
+    plugin = bool(needs) and not hopeless and not wishes.stock
+    powers = PLUGIN_POWERS[qk_norm] if plugin else POWERS
+    findings: list[Finding] = [*mixed_windows(draft)]
+    if plugin:
+        features = ", ".join(item.where for item in needs)
+        message = (
+            f"SGLang's own class does not compute {features}; the folder names the plugin's class."
+        )
+        findings.append(finding("needs-sglang-plugin", f"{CONFIG}: architectures", message))
+    else:
+        findings += hopeless if needs and not wishes.stock else needs
+    architecture = PLUGIN[qk_norm] if plugin else STOCK
+    config = flat_config(draft, architecture, wishes.extras)
+    nested, said = eagle_config(draft, wishes.target)
+    config[NESTED] = {**config.get(NESTED, {}), **nested}
+    return Writing(
+        config=config,
+        spelling=SPELLING,
+        findings=(*findings, *said),
+        full_map="drop" if plugin else "keep",
+        zeros=zero_biases(draft, powers),
+        embeddings="used" if powers.own_embeddings or not same_width else "replaced",
+        tied_head=powers.tied_head,
+    )
+
+
+def eagle_config(draft: Draft, target: TargetFacts | None) -> tuple[dict[str, Any], list[Finding]]:
+    """The nested keys, ids in SGLang's convention, and what had to be said about them.
+
+    Args:
+        draft: the network, its taps ascending.
+        target: the target's facts; without them the plain rule is used, and said.
+    """
+    if draft.fc is None:
+        return {"use_aux_hidden_state": False}, []
+    written: dict[str, Any] = {"use_aux_hidden_state": True}
+    where = f"{CONFIG}: eagle_config.{IDS}"
+    findings = [] if target is None else list(uncaptured(draft, target))
+    taps = draft.taps
+    if taps is None:
+        return written, findings
+    ids = taps_to_ids(taps, target)
+    written[IDS] = ids
+    kind = targets.special_class(target)
+    if sorted(ids_to_taps(ids, target)) != list(taps):
+        message = (
+            f"no list of ids makes {kind or 'a target'} capture taps {list(taps)} in SGLang 0.5.23."
+        )
+        findings.append(finding("no-such-ids", where, message))
+    if target is None:
+        message = f"ids {ids} were written by the plain rule (id = tap - 1); {_OTHER_RULES}."
+        findings.append(finding("plain-rule", where, message))
+    elif ids != [tap - 1 for tap in taps]:
+        message = f"ids {ids} by the rule of SGLang 0.5.23's {kind}; versions with the plain rule read id + 1."
+        findings.append(finding("target-rule", where, message))
+    return written, findings
+
+
+def uncaptured(draft: Draft, target: TargetFacts) -> Iterator[Finding]:
+    """What the target's class cannot capture, or captures as something else than its residual stream."""
+    if draft.fc is None:
+        return
+    kind, where = targets.special_class(target), f"{CONFIG}: eagle_config.{IDS}"
+    taps = draft.resolved_taps(target.layers) or ()
+    if kind in targets.SGLANG_WITHOUT_RESIDUAL and draft.taps != (0,):
+        message = "SGLang 0.5.23's Gemma 3 captures what a layer's MLP adds, without the residual that it is added to."
+        yield finding("target-captures-other", where, message)
+    if target.layers in taps and kind not in targets.SGLANG_CAPTURES_THE_END:
+        name = next(iter(target.architectures), target.model_type)
+        message = f"tap {target.layers} lies after the last layer, which SGLang 0.5.23's {name} never captures."
+        fix = None if kind in targets.VLLM_SPARSE else "Serve with vLLM, or train without that tap."
+        yield finding("end-tap", where, message, fix=fix)

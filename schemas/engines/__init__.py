@@ -1,0 +1,1 @@
+"""What the serving engines compute, capture and accept, as data."""

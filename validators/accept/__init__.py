@@ -1,0 +1,1 @@
+"""Acceptance, counted as the serving engines count it."""

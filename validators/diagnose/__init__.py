@@ -1,0 +1,1 @@
+"""Which wiring were these weights trained for?"""

@@ -1,0 +1,275 @@
+"""One diagnosis: load, let the target write, capture, search, judge, report. The command is a thin shell."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eagle3_interop.convert import api
+from eagle3_interop.convert.decide.planning import Loaded
+from eagle3_interop.convert.read.folders import local_path
+from eagle3_interop.convert.write.output_folder import check_apart, check_free
+from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage, finding
+from eagle3_interop.validators.diagnose.rewire import Rewritten, write_wiring
+from eagle3_interop.validators.diagnose.scoring import DEPTHS, Evaluator, order_texts
+from eagle3_interop.validators.diagnose.suspect import SETTLED, subject_of
+from eagle3_interop.validators.diagnose.verdict import NO_MATCH, Diagnosis, diagnose, heat_map
+from eagle3_interop.validators.diagnose.wiring import Subject, Wiring, distance
+from eagle3_interop.validators.prove.request import Request
+from eagle3_interop.validators.prove.validate import Watch, load_target, unwatched
+from eagle3_interop.validators.report import provenance
+from eagle3_interop.validators.target.captured import MEMORY, capture
+from eagle3_interop.validators.target.running import DTYPES, Progress, Target, resolve_device
+from eagle3_interop.validators.target.texts import (
+    Prompt,
+    Texts,
+    bundled_prompts,
+    encode,
+    load_tokenizer,
+    read_prompts,
+    write_texts,
+)
+
+NEW_TOKENS = 64
+"""Tokens that the target writes after each prompt."""
+
+NAMED = 8
+"""Equivalent wirings that are named one by one, the nearest to the best first."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything that a search needs.
+
+    Attributes:
+        loaded: the checkpoint.
+        target: the target.
+        prompts: that it continued.
+        evaluator: of the checkpoint's weights.
+        findings: said on the way.
+    """
+
+    loaded: Loaded
+    target: Target
+    prompts: list[Prompt]
+    evaluator: Evaluator
+    findings: tuple[Finding, ...]
+
+    @property
+    def subject(self) -> Subject:
+        """The weights."""
+        return self.evaluator.subject
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the command shows.
+
+    Attributes:
+        diagnosis: the search's.
+        report: its JSON.
+        findings: everything said.
+        heat: for the page, where it was asked for.
+        failure: why the checkpoint that was asked for could not be written, if the disk failed.
+    """
+
+    diagnosis: Diagnosis
+    report: dict[str, Any]
+    findings: tuple[Finding, ...]
+    heat: dict[tuple[int, str], list[float | None]]
+    failure: str = ""
+
+
+def run(
+    request: Request,
+    *,
+    budget: float | None = None,
+    write: Path | None = None,
+    heat: bool = False,
+    watch: Watch = unwatched,
+    searching: Callable[[], AbstractContextManager[Progress | None]] | None = None,
+) -> Answer:
+    """Diagnose a checkpoint.
+
+    Args:
+        request: checkpoint, target, prompts, device, dtype, seed.
+        budget: seconds for all of it; loading and the target's pass are never cut short.
+        write: a folder for the best wiring.
+        heat: compute the heat map of the page as well.
+        watch: shows progress over tokens.
+        searching: shows progress over wirings.
+
+    Raises:
+        Refused: a folder holds what cannot be diagnosed, or the wrong pair.
+        Usage: wrong options, prompts, device or place to write to, which is found before the search.
+        Unavailable: disk, network or memory failed.
+    """
+    request.check()
+    if write is not None:
+        write = local_path(write)
+        check_free(write.absolute(), overwrite=False)
+        check_apart(write, request.checkpoint)
+    began = time.monotonic()
+    with _memory():
+        prepared = prepare(request, watch=watch)
+        left = None if budget is None else max(0.0, budget - (time.monotonic() - began))
+        with (searching or (lambda: unwatched("", 0)))() as progress:
+            diagnosis = diagnose(
+                prepared.evaluator,
+                known=prepared.subject.known,
+                budget=left,
+                progress=progress,
+                seed=request.seed,
+            )
+        limit = None if left is None else max(0.0, left - diagnosis.seconds)
+        best = diagnosis.best.wiring
+        heated = heat_map(prepared.evaluator, best, limit) if heat else {}
+    prepared.evaluator.streams.close()
+    done, failure = Rewritten(None, ()), ""
+    if write is not None and diagnosis.verdict == "better-wiring":
+        done, failure = _written(request, prepared.subject, best, write)
+    said = tuple(dict.fromkeys([*prepared.findings, *_said(diagnosis), *done.findings]))
+    report = _report(request, prepared, diagnosis, done.output, said)
+    return Answer(diagnosis, report, said, heated, failure)
+
+
+def _written(
+    request: Request, subject: Subject, wiring: Wiring, output: Path
+) -> tuple[Rewritten, str]:
+    """What became of writing, and what failed: the answer of a long search outlives a full disk."""
+    try:
+        return write_wiring(request.checkpoint, request.target, subject, wiring, output), ""
+    except (Refused, Unavailable, Usage) as error:
+        said = finding("wiring-not-written", "--write", str(error))
+        return Rewritten(None, (said,)), str(error)
+
+
+@contextmanager
+def _memory() -> Iterator[None]:
+    """Running out of memory is the outside world's fault."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        message = "out of memory; try --dtype bfloat16, fewer prompts or --device cpu"
+        raise Unavailable(f"{message}: {str(error).partition(chr(10))[0]}") from error
+
+
+def _report(
+    request: Request,
+    prepared: Prepared,
+    diagnosis: Diagnosis,
+    written: Path | None,
+    said: Sequence[Finding],
+) -> dict[str, Any]:
+    device = str(prepared.target.device)
+    return {
+        **diagnosis.report(request.seed),
+        "written": None if written is None else str(written),
+        "findings": [item.model_dump() for item in said],
+        "environment": provenance.environment(
+            request, prepared.target, device, prepared.prompts, prepared.loaded
+        ),
+    }
+
+
+def prepare(request: Request, *, watch: Watch = unwatched, memory: int = MEMORY) -> Prepared:
+    """Load a pair, let the target write its texts, and capture its streams in one pass."""
+    device = resolve_device(request.device)
+    prompts = bundled_prompts() if request.prompts is None else read_prompts(request.prompts)
+    options = api.Options(target=request.target)
+    loaded = api.load(request.checkpoint, "auto", options, tolerate=SETTLED)
+    target = load_target(request, device)
+    steps = loaded.reading.draft.speculative_tokens or 3
+    made = generate(request, target, prompts, max(DEPTHS, steps), watch)
+    ordered, sieve = order_texts(made.texts)
+    with watch("capturing", sum(map(len, ordered))) as progress:
+        streams = capture(target, ordered, memory=memory, progress=progress)
+    subject = subject_of(loaded, target, device=device, dtype=DTYPES[request.dtype])
+    said = list(loaded.reading.findings)
+    if made.disagreements:
+        message = f"{made.disagreements} of {made.given} given tokens are not this target's own."
+        said.append(finding("given-texts", "--prompts", message))
+    if streams.on_disk:
+        said.append(finding("streams-on-disk", "target", f"{streams.depth + 1} depths."))
+    if not subject.known:
+        message = f"the search began from {subject.configured.report()['taps']}."
+        said.append(finding("wiring-not-configured", "config.json", message))
+    evaluator = Evaluator(subject, target, streams, sieve, steps)
+    return Prepared(loaded, target, prompts, evaluator, tuple(said))
+
+
+def generate(
+    request: Request, target: Target, prompts: list[Prompt], extra: int, watch: Watch
+) -> Texts:
+    """The target's own continuations."""
+    path = provenance.target_folder(request.target)
+    tokenizer = load_tokenizer(path, trust_remote_code=request.trust_remote_code)
+    encoded = encode(prompts, tokenizer, target.vocabulary_size)
+    with watch("generating", len(encoded) * (request.new_tokens + extra)) as progress:
+        return write_texts(
+            target,
+            encoded,
+            request.new_tokens,
+            extra,
+            given=[prompt.completion for prompt in prompts],
+            progress=progress,
+        )
+
+
+def _said(diagnosis: Diagnosis) -> list[Finding]:
+    """The findings of a diagnosis."""
+    said = []
+    if diagnosis.verdict == "better-wiring":
+        said.append(finding("wiring-differs", "config.json", changed(diagnosis)))
+    if diagnosis.verdict == "no-match":
+        said.append(finding("wiring-none", "weights", answer(diagnosis)))
+    best = diagnosis.best.wiring
+    nearest = sorted(diagnosis.equivalent, key=lambda one: distance(one.wiring, best))
+    for one in nearest[:NAMED]:
+        changes = one.wiring.changes(diagnosis.best.wiring)
+        message = f"{'; '.join(changes)}: {one.score:.3f} against {diagnosis.best.score:.3f}."
+        said.append(finding("wiring-equivalent", "wiring", message))
+    if more := len(nearest[NAMED:]):
+        message = f"and {more} more, most of them several of these at once: all are in the JSON."
+        said.append(finding("wiring-equivalent", "wiring", message))
+    if not diagnosis.finished:
+        said.append(finding("search-cut-short", "--budget", f"{diagnosis.tried} wirings tried."))
+    return said
+
+
+def changed(diagnosis: Diagnosis) -> str:
+    """What the best wiring changes, in words."""
+    if diagnosis.configured is None:
+        return f"taps {list(diagnosis.best.wiring.taps)}."
+    return "; ".join(diagnosis.best.wiring.changes(diagnosis.configured.wiring)) + "."
+
+
+def answer(diagnosis: Diagnosis, seed: int = 0) -> str:
+    """The diagnosis in a sentence or two."""
+    best, tried = diagnosis.best, diagnosis.tried
+    if diagnosis.verdict == "no-match":
+        if best.accept_length <= NO_MATCH:
+            why = f"no wiring of {tried} tried gives more than {NO_MATCH} tokens a step"
+        else:
+            why = (
+                f"no wiring of {tried} tried fits better than a draft that ignores its input "
+                f"({best.by_depth[0]:.2f} against {diagnosis.constant:.2f} nats)"
+            )
+        return f"{why}: these weights do not belong to this target."
+    if diagnosis.verdict == "configured-is-best":
+        return f"the configured wiring is the best of {tried} tried: {_length(best, seed)}."
+    before = (
+        ""
+        if diagnosis.configured is None
+        else f"as configured: {_length(diagnosis.configured, seed)}. "
+    )
+    return f"{before}Best of {tried} tried: {changed(diagnosis)[:-1]}: {_length(best, seed)}."
+
+
+def _length(result: Any, seed: int) -> str:  # noqa: ANN401
+    low, high = result.interval(seed)
+    return f"{result.accept_length:.2f} ± {(high - low) / 2:.2f}"

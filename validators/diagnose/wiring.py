@@ -1,0 +1,366 @@
+"""A wiring: one way to feed a draft's weights and to read them. Hypotheses, as data.
+
+A `Wiring` names, for each block of fc, which layer's stream it reads and what of it, and a value for
+every flag in `FLAGS`. `Subject` holds the weights and knows which values make sense for them;
+`Subject.network` gives the network that a wiring means. Nothing is copied: a wiring is a view of the weights.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eagle3_interop.schemas.draft import Draft, Rope
+from eagle3_interop.validators.network.reference import Features, Network, Trace
+from eagle3_interop.validators.network.weights import Weights
+
+STREAM, SUBLAYER, NORMED, RESCALED = "stream", "sublayer", "normed", "rescaled"
+
+READS = {
+    STREAM: "the residual stream",
+    SUBLAYER: "the last sub-layer's output without the residual",
+    NORMED: "the stream after the next norm",
+    RESCALED: "the embedding with the target's scale taken off, or put on",
+}
+"""What a block of fc can read at its depth."""
+
+FLAGS = {
+    "residual": "what layer 0 adds attention's output to",
+    "feedback": "the hidden state handed to the next step: before or after the final norm",
+    "input_norm": "one norm over the whole concatenation before fc",
+    "block_norms": "a norm on each block of fc's input",
+    "head_norm": "the final norm before the head",
+    "embedding_scale": "factor on the token embedding",
+    "order": "halves of layer 0's input",
+    "shift": "position of the features against their token",
+    "rope": "rotary base and scaling",
+    "map": "how the head's rows stand for target tokens",
+    "embeddings": "whose embedding table",
+    "hidden_norms": "norms before layer 0's hidden half: hidden_norm, or input_layernorm and then it",
+    "entry_norms": "which norm of layer 0 is the embedding's, which the hidden state's",
+    "later_norms": "the norms of layers >= 1",
+    "qk_norm": "norms on q and k",
+}
+"""Every flag, and what it says."""
+
+USUAL = {
+    "head_norm": "on",
+    "embedding_scale": "raw",
+    "order": "embedding-hidden",
+    "shift": "0",
+    "map": "offset",
+    "hidden_norms": "one",
+    "entry_norms": "as-named",
+    "later_norms": "as-named",
+}
+"""What every engine computes; other values are some trainer's."""
+
+STORED = {
+    "input_norm": "input_norm.weight",
+    "block_norms": "fc_norm.0.weight",
+    "qk_norm": "layers.0.self_attn.q_norm.weight",
+}
+"""Norms that are on where the file holds their weights; it would be odd to store what is not used."""
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """One hypothesis.
+
+    Attributes:
+        taps: of each block of fc, as `Draft.taps` counts them; empty without fc.
+        reads: what each block reads there, a key of `READS`.
+        flags: (name, value) in the order of `FLAGS`.
+    """
+
+    taps: tuple[int, ...]
+    reads: tuple[str, ...]
+    flags: tuple[tuple[str, str], ...]
+
+    def flag(self, name: str) -> str:
+        """The value of a flag."""
+        return dict(self.flags)[name]
+
+    def with_flag(self, name: str, value: str) -> "Wiring":
+        """The same wiring with one flag changed."""
+        return replace(self, flags=tuple((k, value if k == name else v) for k, v in self.flags))
+
+    def with_block(self, block: int, tap: int, read: str) -> "Wiring":
+        """The same wiring with one block moved."""
+        taps, reads = list(self.taps), list(self.reads)
+        taps[block], reads[block] = tap, read
+        return replace(self, taps=tuple(taps), reads=tuple(reads))
+
+    def permuted(self, order: tuple[int, ...]) -> "Wiring":
+        """The same streams given to other blocks."""
+        taps = tuple(self.taps[i] for i in order)
+        return replace(self, taps=taps, reads=tuple(self.reads[i] for i in order))
+
+    def changes(self, other: "Wiring") -> list[str]:
+        """What differs from another wiring, a line each: ``taps [0, 3, 5] instead of [1, 3, 5]``."""
+        found = []
+        if self.taps != other.taps:
+            found.append(f"taps {list(self.taps)} instead of {list(other.taps)}")
+        if self.reads != other.reads:
+            found.append(f"reads {list(self.reads)} instead of {list(other.reads)}")
+        before = dict(other.flags)
+        found += [f"{k} {v} instead of {before[k]}" for k, v in self.flags if v != before[k]]
+        return found
+
+    def report(self) -> dict[str, Any]:
+        """Taps and flags as the JSON has them; ``reads`` stands among the flags."""
+        return {"taps": list(self.taps), "flags": {**dict(self.flags), "reads": list(self.reads)}}
+
+
+def distance(one: Wiring, other: Wiring) -> int:
+    """Blocks and flags in which two wirings differ."""
+    places = zip(one.taps, one.reads, other.taps, other.reads, strict=True)
+    blocks = sum((a, b) != (c, d) for a, b, c, d in places)
+    return blocks + sum(a != b for a, b in zip(one.flags, other.flags, strict=True))
+
+
+def cost(wiring: Wiring, configured: Wiring, usual: Mapping[str, str] = USUAL) -> int:
+    """How much a wiring asks to be believed: its changes, and what is unusual about it.
+
+    Other taps are one change, however many blocks they move: who counts layers otherwise is wrong in all.
+    """
+    reads = sum(a != b for a, b in zip(wiring.reads, configured.reads, strict=True))
+    flags = sum(a != b for a, b in zip(wiring.flags, configured.flags, strict=True))
+    odd = sum(read != STREAM for read in wiring.reads)
+    odd += sum(value != usual.get(name, value) for name, value in wiring.flags)
+    return (wiring.taps != configured.taps) + reads + flags + odd
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The weights whose wiring is sought, and what is known of them.
+
+    Attributes:
+        draft: as configured, with its taps resolved.
+        weights: of `draft`.
+        configured: the wiring that `draft` says.
+        options: of each flag, every value that makes sense, the configured one first.
+        ropes: by the value of the flag ``rope``.
+        maps: by the value of the flag ``map``: target id of each row of the head, or None where they
+            are the same.
+        tables: by the value of the flag ``embeddings``.
+        names: canonical names of the tensors that there are; an absent norm before fc has unit weights.
+        other_norms: canonical name of a later layer's norm to its weight under the spelling not in use.
+        other_names: the same, to its stored name.
+        known: the draft's own config says `configured`; else it is a guess to start from.
+    """
+
+    draft: Draft
+    weights: Weights
+    configured: Wiring
+    options: Mapping[str, tuple[str, ...]]
+    ropes: Mapping[str, Rope]
+    maps: Mapping[str, Tensor | None]
+    tables: Mapping[str, Tensor]
+    names: frozenset[str]
+    other_norms: Mapping[str, Tensor] = field(default_factory=dict)
+    other_names: Mapping[str, str] = field(default_factory=dict)
+    known: bool = True
+
+    @cached_property
+    def usual(self) -> dict[str, str]:
+        """What one would expect of these weights, as far as there is anything to expect."""
+        stored = {flag: "on" if name in self.names else "off" for flag, name in STORED.items()}
+        return {**USUAL, **stored}
+
+    def network(self, wiring: Wiring) -> "Wired":
+        """The network that a wiring means; its features are what `fuse` shall return."""
+        flags = dict(wiring.flags)
+        fc = self.draft.fc and self.draft.fc.model_copy(
+            update={
+                "input_norm": flags["input_norm"] == "on",
+                "block_norms": flags["block_norms"] == "on",
+            }
+        )
+        layers = self.draft.layers
+        attention = layers.attention.model_copy(update={"qk_norm": flags["qk_norm"] == "on"})
+        draft = self.draft.model_copy(
+            update={
+                "fc": fc,
+                "residual": flags["residual"],
+                "feedback": flags["feedback"],
+                "rope": self.ropes[flags["rope"]],
+                "layers": layers.model_copy(update={"attention": attention}),
+            }
+        )
+        return Wired(draft, WiredWeights(self, flags), flags)
+
+
+class WiredWeights(Weights):
+    """The weights as a wiring takes them: other tables, other halves, made when first used."""
+
+    def __init__(self, subject: Subject, flags: Mapping[str, str]) -> None:
+        """Look up what the flags mean."""
+        base = subject.weights
+        super().__init__(subject.draft, base.__getitem__, device=base.device, dtype=base.dtype)
+        self._base = base
+        self._ids = subject.maps[flags["map"]]
+        self._plain_table = subject.tables[flags["embeddings"]]
+        self._scaled = flags["embedding_scale"] == "scaled"
+        self._own: dict[str, Callable[[], Tensor]] = dict(_unit_norms(subject))
+        if flags["order"] == "hidden-embedding":
+            for part in "qkv":
+                name = f"layers.0.self_attn.{part}_proj.weight"
+                self._own[name] = partial(torch.roll, base[name], subject.draft.hidden_size, 1)
+        if flags["entry_norms"] == "swapped":
+            self._swap("layers.0.input_layernorm.weight", "layers.0.hidden_norm.weight")
+        if flags["later_norms"] == "other-name":
+            for name, weight in subject.other_norms.items():
+                self._own[name] = partial(torch.clone, weight)
+        elif flags["later_norms"] == "swapped":
+            for layer in range(1, subject.draft.layers.count):
+                stem = f"layers.{layer}"
+                self._swap(
+                    f"{stem}.input_layernorm.weight", f"{stem}.post_attention_layernorm.weight"
+                )
+
+    def _swap(self, one: str, other: str) -> None:
+        self._own[one] = partial(self._base.__getitem__, other)
+        self._own[other] = partial(self._base.__getitem__, one)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The tensor under this canonical name."""
+        if name not in self._own:
+            return self._base[name]
+        if name not in self._kept:
+            self._kept[name] = self._own[name]()
+        return self._kept[name]
+
+    @cached_property
+    def _table(self) -> Tensor:
+        table = self._plain_table
+        return table * table.shape[-1] ** 0.5 if self._scaled else table
+
+    @property
+    def embeddings(self) -> Tensor:
+        """The table of the wiring."""
+        return self._table
+
+    @property
+    def head(self) -> Tensor:
+        """The head is the same in every wiring; only what its rows mean is in doubt."""
+        return self._base.head
+
+    @property
+    def target_ids(self) -> Tensor | None:
+        """What they mean in this one."""
+        return self._ids
+
+
+def _unit_norms(subject: Subject) -> dict[str, Callable[[], Tensor]]:
+    """Norms before fc that a config may ask for and the file does not hold: engines start them at one."""
+    draft, weights = subject.draft, subject.weights
+    if draft.fc is None:
+        return {}
+    width, blocks = draft.target.hidden_size, draft.fc.blocks
+    sizes = {"input_norm.weight": width * blocks}
+    sizes |= {f"fc_norm.{block}.weight": width for block in range(blocks)}
+    return {
+        name: partial(torch.ones, size, device=weights.device, dtype=weights.dtype)
+        for name, size in sizes.items()
+        if name not in subject.names
+    }
+
+
+class Wired(Network):
+    """A network whose fc output is given, with the two switches that no description has."""
+
+    def __init__(self, draft: Draft, weights: Weights, flags: Mapping[str, str]) -> None:
+        """Keep the switches."""
+        super().__init__(draft, weights)
+        self._head_norm = flags["head_norm"] == "on"
+        self._doubled = flags["hidden_norms"] == "two"
+
+    def fuse(self, features: Features, trace: Trace | None = None) -> Tensor:  # noqa: ARG002
+        """What was fused already (`streams.Fusion`)."""
+        return self._cast(features.final)
+
+    def _norm(self, name: str, x: Tensor) -> Tensor:
+        if name == "norm" and not self._head_norm:
+            return x
+        if name == "layers.0.hidden_norm" and self._doubled:
+            x = super()._norm("layers.0.input_layernorm", x)
+        return super()._norm(name, x)
+
+
+def configured_flags(draft: Draft) -> dict[str, str]:
+    """The flags as a description says them."""
+    fc = draft.fc
+    return {
+        "residual": draft.residual,
+        "feedback": draft.feedback,
+        "input_norm": "on" if fc is not None and fc.input_norm else "off",
+        "block_norms": "on" if fc is not None and fc.block_norms else "off",
+        "head_norm": "on",
+        "embedding_scale": "raw",
+        "order": "embedding-hidden",
+        "shift": "0",
+        "rope": rope_label(draft.rope),
+        "map": "offset" if draft.vocabulary.mapped else "absent",
+        "embeddings": draft.vocabulary.embeddings,
+        "hidden_norms": "one",
+        "entry_norms": "as-named",
+        "later_norms": "as-named",
+        "qk_norm": "on" if draft.layers.attention.qk_norm else "off",
+    }
+
+
+def rope_label(rope: Rope) -> str:
+    """A rope in a few words."""
+    parts = [f"theta {rope.theta:g}"]
+    if rope.scaling:
+        numbers = ", ".join(f"{key} {value}" for key, value in sorted(rope.parameters.items()))
+        parts.append(f"{rope.scaling} ({numbers})" if numbers else rope.scaling)
+    if rope.partial != 1:
+        parts.append(f"partial {rope.partial:g}")
+    return " ".join(parts)
+
+
+def candidate_ropes(configured: Rope, target: Rope | None) -> dict[str, Rope]:
+    """The configured rope, the target's, and the bases that configs and class defaults carry."""
+    ropes = [configured]
+    if target is not None:
+        ropes.append(configured.model_copy(update={"theta": target.theta}))
+        if target.scaling:
+            scaled = {"scaling": target.scaling, "parameters": target.parameters}
+            ropes.append(configured.model_copy(update={"theta": target.theta, **scaled}))
+    plain = configured.model_copy(update={"scaling": None, "parameters": {}})
+    ropes.append(plain)
+    ropes += [plain.model_copy(update={"theta": theta}) for theta in (1e4, 5e5, 1e6)]
+    return {rope_label(rope): rope for rope in ropes}
+
+
+def candidate_maps(
+    stored: Tensor | None, listed: Tensor | None, vocabulary: int, size: int
+) -> dict[str, Tensor | None]:
+    """What the rows of the head can stand for; readings that leave the vocabulary are no candidates.
+
+    Args:
+        stored: d2t, as it is stored.
+        listed: t2d.
+        vocabulary: of the target.
+        size: of the draft.
+    """
+    rows = torch.arange(size)
+    found: dict[str, Tensor] = {}
+    if stored is not None and stored.numel() == size:
+        values = stored.cpu().long()
+        found = {"offset": rows + values, "absolute": values, "inverted": rows - values}
+        found["sorted"] = found["offset"].sort().values
+    if listed is not None and int(listed.sum()) == size:
+        found["t2d-order"] = listed.cpu().bool().nonzero().flatten()
+    valid: dict[str, Tensor | None] = {}
+    for name, ids in found.items():
+        inside = int(ids.min()) >= 0 and int(ids.max()) < vocabulary
+        known = any(torch.equal(ids, other) for other in valid.values() if other is not None)
+        if inside and len(set(ids.tolist())) == size and not known:
+            valid[name] = ids
+    return {**valid, "absent": None}

@@ -1,0 +1,1 @@
+"""Real engines as judges: started here, or running already."""

@@ -1,0 +1,272 @@
+"""The verdict of a real engine: does it run this draft as the reference does?"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers import AutoConfig, GenerationConfig
+
+from eagle3_interop.convert.decide.planning import Loaded
+from eagle3_interop.convert.serve.command import Engine, needs_plugin
+from eagle3_interop.schemas.findings import Finding, Usage, finding
+from eagle3_interop.schemas.report import Gate
+from eagle3_interop.validators.accept.acceptance import Acceptance
+from eagle3_interop.validators.accept.drafting import Shape
+from eagle3_interop.validators.engines.answers import Generator, Served, Work
+from eagle3_interop.validators.engines.miswirings import Cause, likeliest
+from eagle3_interop.validators.engines.prediction import Prediction, figures, predict, summary
+from eagle3_interop.validators.prove.request import Judgement, Request, Session
+from eagle3_interop.validators.report import provenance
+from eagle3_interop.validators.target.texts import (
+    Prompt,
+    Text,
+    Texts,
+    encode,
+    load_tokenizer,
+    write_texts,
+)
+
+GATE = "engine-counters"
+
+FOREIGN = 0.05
+"""Share of an engine's tokens beyond which its text is not this target's."""
+
+
+@dataclass
+class EngineJudge:
+    """Lets an engine generate, and holds its counters against the reference's.
+
+    Attributes:
+        generator: the engine.
+        work: what it was asked, once it was.
+        served: what it answered.
+    """
+
+    generator: Generator
+    work: Work | None = field(default=None, init=False)
+    served: Served | None = field(default=None, init=False)
+
+    @property
+    def shape(self) -> Shape | None:
+        """What a running server drafts a step."""
+        return self.generator.shape
+
+    def serve(self, request: Request, loaded: Loaded, prompts: list[Prompt], shape: Shape) -> None:
+        """Let the engine generate; its memory is free again before the reference takes its own.
+
+        Raises:
+            Usage: a prompt cannot be encoded, or the engine has no such shape.
+            Unavailable: the engine failed.
+        """
+        path = provenance.target_folder(request.target)
+        tokenizer = load_tokenizer(path, trust_remote_code=request.trust_remote_code)
+        size = loaded.reading.draft.vocabulary.target_size
+        self.work = Work(
+            target=path,
+            draft=folder_of(loaded),
+            plugin=needs_plugin(loaded.checkpoint.config),
+            prompts=tuple(encode(prompts, tokenizer, size)),
+            new_tokens=request.new_tokens,
+            stop_ids=stop_ids(path, request) if request.stop_at_eos else (),
+            shape=shape,
+            dtype=request.dtype,
+            trust_remote_code=request.trust_remote_code,
+        )
+        self.served = self.generator.generate(self.work)
+
+    def __call__(self, session: Session, acceptance: Acceptance) -> Judgement:  # noqa: ARG002
+        """Judge the engine on its own texts."""
+        assert self.work is not None  # noqa: S101
+        assert self.served is not None  # noqa: S101
+        work, served = self.work, self.served
+        made = write_texts(
+            session.target, work.prompts, work.new_tokens, work.shape.steps, given=served.outputs
+        )
+        dtypes = (session.request.dtype, served.dtype or session.request.dtype)
+        predicted = predict(session.network, session.target, made.texts, work.shape, dtypes)
+        passed = served.drafts > 0 and predicted.explains(served)
+        causes, tried = ([], 0) if passed else _causes(session, made, work, served)
+        engine = _report(session, predicted, made, served)
+        engine |= {
+            "runs_the_draft": passed,
+            "sentence": _sentence(passed, served, predicted),
+            "causes": [_cause(one) for one in causes],
+            "causes_tried": tried,
+        }
+        gate = Gate(name=GATE, wanted=predicted.spoken, got=figures(served), passed=passed)
+        findings = [*_text_findings(made, served)]
+        if not passed:
+            findings.append(_differs(causes, tried, made, work, served))
+        return Judgement(engine, (gate,), tuple(findings))
+
+
+def folder_of(loaded: Loaded) -> str:
+    """The checkpoint as a folder that an engine can load; of the Hub's, all its files are there then."""
+    checkpoint = loaded.checkpoint
+    names = {"config.json", *(path.name for path in checkpoint.files)}
+    names |= {path.name for path in checkpoint.sides}
+    paths = [checkpoint.folder.path(name) for name in sorted(names)]
+    return str(paths[0].parent.absolute())
+
+
+def stop_ids(path: str, request: Request) -> tuple[int, ...]:
+    """End-of-sequence ids of the target.
+
+    Raises:
+        Usage: it names none.
+    """
+    try:
+        found = GenerationConfig.from_pretrained(path).eos_token_id
+    except OSError:
+        found = None
+    if found is None:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=request.trust_remote_code)
+        found = getattr(config.get_text_config(decoder=True), "eos_token_id", None)
+    if found is None:
+        raise Usage(
+            "--stop-at-eos: the target names no end-of-sequence token; leave the option out."
+        )
+    return (found,) if isinstance(found, int) else tuple(found)
+
+
+def _causes(session: Session, made: Texts, work: Work, served: Served) -> tuple[list[Cause], int]:
+    """Mistakes in the wiring; a question only where the engine drafts on this target's text at all."""
+    same_shape = len(served.per_position) == work.shape.steps
+    if not served.drafts or not same_shape or _foreign(made):
+        return [], 0
+    texts: tuple[Text, ...] = made.texts
+    return likeliest(session.network, session.target, texts, work.shape, served)
+
+
+def _foreign(made: Texts) -> bool:
+    return made.disagreements > FOREIGN * max(made.given, 1)
+
+
+def _report(session: Session, predicted: Prediction, made: Texts, served: Served) -> dict[str, Any]:
+    expected = predicted.exact
+    differing = None
+    if served.prompts is not None:
+        pairs = zip(served.prompts, expected.prompts, strict=True)
+        differing = sum(got != wanted for got, wanted in pairs)
+    return {
+        "engine": served.engine,
+        "version": served.version,
+        "how": served.how,
+        "dtype": served.dtype,
+        "expected": summary(expected),
+        "allowed": predicted.allowed,
+        "got": summary(served),
+        "num_draft_tokens": expected.shape.steps,
+        "tree": None if expected.shape.is_chain else list(expected.shape),
+        "tokens": expected.tokens,
+        "prompts_that_differ": differing,
+        "open_starts": predicted.open_starts,
+        "starts": predicted.starts,
+        "not_the_targets_choice": made.disagreements,
+        "aux_layers": None if served.aux_layers is None else list(served.aux_layers),
+        "taps": list(session.network.draft.resolved_taps(session.target.depth) or ()),
+        "seconds": served.seconds,
+    }
+
+
+def _sentence(passed: bool, served: Served, predicted: Prediction) -> str:
+    got, wanted = served.accept_length, predicted.exact.accept_length
+    if not passed:
+        return (
+            f"{served.name} does not run this draft as the reference does: expected an accept "
+            f"length of {wanted:.2f}, got {got:.2f}"
+        )
+    counted = f"{served.drafts} steps, {served.accepted} accepted, accept length {got:.2f}"
+    if figures(served) == figures(predicted.exact):
+        return f"{served.name} runs this draft as the reference does: {counted}"
+    low, high = predicted.allowed["accepted"]
+    return (
+        f"{served.name} runs this draft as the reference does, within rounding: {counted} "
+        f"(expected {predicted.exact.accepted} accepted, {low} to {high})"
+    )
+
+
+def _text_findings(made: Texts, served: Served) -> list[Finding]:
+    if not made.disagreements:
+        return []
+    message = (
+        f"{made.disagreements} of {made.given} tokens that {served.name} wrote are not the "
+        "reference target's own greedy choice."
+    )
+    return [finding("engine-text", served.engine, message)]
+
+
+def _differs(causes: list[Cause], tried: int, made: Texts, work: Work, served: Served) -> Finding:
+    return finding(
+        "engine-differs",
+        served.engine,
+        _because(causes, tried, made, work, served) + _layers(served),
+    )
+
+
+def _because(causes: list[Cause], tried: int, made: Texts, work: Work, served: Served) -> str:
+    """The likeliest cause, in a sentence."""
+    if not served.drafts:
+        return "it drafted nothing: speculative decoding is off."
+    if len(served.per_position) != work.shape.steps:
+        return (
+            f"it drafts {len(served.per_position)} tokens a step, and {work.shape.steps} were "
+            "expected."
+        )
+    if _foreign(made):
+        return "its text is not this target's: it serves another model, or the model otherwise."
+    if not causes:
+        return f"none of {tried} known mistakes counts like it."
+    messages = " or ".join(one.miswiring.message for one in causes)
+    if causes[0].exact:
+        return f"it counts, to the last token, as an engine that {messages}."
+    length = causes[0].counted.accept_length
+    return f"the nearest of {tried} known mistakes (accept length {length:.2f}): it {messages}."
+
+
+def _layers(served: Served) -> str:
+    if served.aux_layers is None:
+        return ""
+    return f" It says that it took the inputs of layers {list(served.aux_layers)}."
+
+
+def _cause(cause: Cause) -> dict[str, Any]:
+    return {
+        "name": cause.miswiring.name,
+        "message": cause.miswiring.message,
+        "exact": cause.exact,
+        **summary(cause.counted),
+    }
+
+
+def judge_of(
+    engine: Engine | None,
+    python: str | None,
+    arguments: list[str],
+    server: str | None,
+    shape: Shape | None,
+) -> EngineJudge | None:
+    """The judge that the command line asks for.
+
+    Args:
+        engine: ``--engine``.
+        python: ``--engine-python``.
+        arguments: ``--engine-arg``, each.
+        server: ``--server``.
+        shape: what the user wants to be drafted a step.
+
+    Raises:
+        Usage: options that do not go together.
+        Unavailable: the server does not answer.
+    """
+    from eagle3_interop.validators.engines.running import RunningServer
+    from eagle3_interop.validators.engines.started import StartedEngine
+
+    if engine is not None and server is not None:
+        raise Usage("give --engine to start one or --server for one that runs, not both.")
+    if engine is None and (python is not None or arguments):
+        raise Usage("--engine-python and --engine-arg are for an engine that --engine starts.")
+    if server is not None:
+        return EngineJudge(RunningServer.found(server, shape))
+    if engine == "vllm" and shape is not None and not shape.is_chain:
+        raise Usage("vLLM drafts chains only: leave out --tree, or take --engine sglang.")
+    return None if engine is None else EngineJudge(StartedEngine.found(engine, python, arguments))

@@ -1,0 +1,1 @@
+"""The draft network in plain PyTorch."""

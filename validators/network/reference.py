@@ -1,0 +1,304 @@
+"""The EAGLE-3 draft network in plain PyTorch. Read it as the specification.
+
+One pass answers, for every position p of a text at once, "the target has read x[0..p] and chosen
+x[p+1]; what comes next?". Shapes: B texts, T positions, Q queries, H the draft's width.
+
+* **Input.** The target's residual stream at the taps, each optionally normed, concatenated and
+  projected by fc to ``hidden`` [H] (`Network.fuse`). It is paired with the token that *follows* it:
+  position p takes (embedding of x[p+1], hidden of p).
+* **Layer 0** attends with ``[norm(embedding), norm(hidden)]``, 2H wide; its residual is ``hidden``,
+  raw or normed. Later layers are plain pre-norm decoder layers.
+* **Output.** ``norm``, then the head: logits over the draft's own vocabulary for x[p+2].
+* **Next step.** The same network at position p+1, with the drafted token and, in hidden's place,
+  its own output before (or after) the final norm: the *feedback*. fc is not applied again.
+
+Keys of the first pass come from the target's features and are shared by all that follows; those
+of later steps belong to the draft that made them (`Cache`). A step of the draft that starts at p
+sees the shared keys of 0..p and its own. That is what an engine's cache holds at that moment: it
+overwrites draft keys by feature-based ones once tokens are accepted.
+
+Sources: vLLM 0.32 and SGLang 0.5.23 ``llama_eagle3.py``, speculators 0.9 ``models/eagle3/core.py``.
+They differ in one point. With a sliding window of W, position q sees q-W+1..q in the engines (W
+positions, itself included: vLLM, and transformers' ``masking_utils.py``), whatever wrote the keys.
+speculators, in training, keeps the *start* position's window for every later step and never hides a
+step's own keys, so its step j sees up to j keys more. This module follows the engines.
+"""
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+from transformers.activations import ACT2FN
+
+from eagle3_interop.schemas.draft import Draft
+from eagle3_interop.schemas.findings import Refused, finding
+from eagle3_interop.validators.network.attention import Cache, LayerCache, attend
+from eagle3_interop.validators.network.rotary import Rotary, rotate
+from eagle3_interop.validators.network.weights import Weights
+
+Trace = MutableMapping[str, Tensor]
+"""Named stages of one pass, filled by the network where a caller passes an empty dict."""
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the target hands to a draft, of B texts of T positions.
+
+    Attributes:
+        taps: tap (as `Draft.taps` counts them) to the residual stream there, [B, T, H_target].
+        final: [B, T, H_target], the target's output after its final norm; [B, T, 0] if not computed.
+    """
+
+    taps: Mapping[int, Tensor]
+    final: Tensor
+
+
+@dataclass(frozen=True)
+class Output:
+    """One pass: [B, Q, H] each.
+
+    Attributes:
+        normed: after the final norm; the head's input.
+        feedback: what the next step takes in hidden's place.
+    """
+
+    normed: Tensor
+    feedback: Tensor
+
+
+class Network:
+    """A draft that runs: its description and its weights.
+
+    Every flag is read from `draft` when a pass runs, so another wiring of the same weights is
+    ``Network(draft.model_copy(update=...), weights)`` and costs nothing.
+    """
+
+    def __init__(self, draft: Draft, weights: Weights) -> None:
+        """Check that this implementation knows the network.
+
+        Raises:
+            Refused: MLA, parallel drafting or quantised weights, which are not implemented.
+        """
+        refuse_unknown(draft)
+        self.draft = draft
+        self.weights = weights
+
+    # From the target's features to the first hidden state.
+
+    def fuse(self, features: Features, trace: Trace | None = None) -> Tensor:
+        """The hidden state [B, T, H] of depth 0: fc over the taps, or the target's own output.
+
+        A draft that has both norms takes the one over the concatenation first (vLLM, SGLang).
+        """
+        if self.draft.fc is None:
+            if features.final.shape[-1] == 0:
+                raise ValueError(
+                    "this draft reads the target's final output, which was not computed"
+                )
+            return self._record(trace, "fc_output", self._cast(features.final))
+        taps = torch.cat([self._cast(features.taps[tap]) for tap in self._taps()], dim=-1)
+        if self.draft.fc.input_norm:
+            taps = self._norm("input_norm", taps)
+        if self.draft.fc.block_norms:
+            blocks = taps.chunk(self.draft.fc.blocks, dim=-1)
+            taps = torch.cat([self._norm(f"fc_norm.{i}", x) for i, x in enumerate(blocks)], dim=-1)
+        self._record(trace, "fc_input", taps)
+        return self._record(trace, "fc_output", self._linear("fc", taps, bias=self.draft.fc.bias))
+
+    def project_block(self, block: int, tap: Tensor) -> Tensor:
+        """The part of `fuse` that one block contributes; their sum plus the bias is the whole.
+
+        Args:
+            block: column block of ``fc.weight``.
+            tap: [B, T, H_target], any residual stream to feed it.
+
+        Returns:
+            [B, T, H].
+
+        Raises:
+            ValueError: a norm over the concatenation couples the blocks, or there is no fc.
+        """
+        if self.draft.fc is None or self.draft.fc.input_norm:
+            raise ValueError("fc is not a sum over blocks in this draft")
+        tap = self._cast(tap)
+        if self.draft.fc.block_norms:
+            tap = self._norm(f"fc_norm.{block}", tap)
+        width = tap.shape[-1]
+        columns = self.weights["fc.weight"][:, block * width : (block + 1) * width]
+        return F.linear(tap, columns)
+
+    def _taps(self) -> tuple[int, ...]:
+        taps = self.draft.resolved_taps()
+        if taps is None:
+            raise ValueError("the taps need the target's depth: resolve them first")
+        return taps
+
+    # The passes.
+
+    def begin(
+        self, tokens: Tensor, hidden: Tensor, trace: Trace | None = None
+    ) -> tuple[Output, Cache]:
+        """Depth 0 of every start position at once.
+
+        Args:
+            tokens: [B, T], at position p the token x[p+1].
+            hidden: [B, T, H], `fuse`'s output at the same positions.
+            trace: stages by name, filled if given.
+
+        Returns:
+            The output, whose logits predict x[p+2], and the cache to go on from.
+        """
+        rows, length = tokens.shape
+        starts = torch.arange(length, device=tokens.device).expand(rows, length)
+        cache = Cache([], starts)
+        return self._forward(tokens, hidden, starts, cache, trace), cache
+
+    def step(
+        self, tokens: Tensor, hidden: Tensor, cache: Cache, trace: Trace | None = None
+    ) -> Output:
+        """One more token for each of the cache's drafts.
+
+        Args:
+            tokens: [B, Q], the token each draft goes on with.
+            hidden: [B, Q, H], the feedback of the step that proposed it.
+            cache: of the steps before; this step's keys are added to it.
+            trace: stages by name, filled if given.
+
+        Returns:
+            The output; the logits of depth j predict x[p+2+j].
+        """
+        out = self._forward(tokens, hidden, cache.starts + cache.depth, cache, trace)
+        cache.depth += 1
+        return out
+
+    def logits(self, normed: Tensor, trace: Trace | None = None) -> Tensor:
+        """[..., D] over the draft's own vocabulary; D is large, so pass few positions."""
+        logits = F.linear(normed, self.weights.head)
+        if self.draft.vocabulary.logit_scale != 1.0:
+            logits = logits * self.draft.vocabulary.logit_scale
+        return self._record(trace, "logits", logits)
+
+    def to_target(self, ids: Tensor) -> Tensor:
+        """Draft ids as the target's ids."""
+        table = self.weights.target_ids
+        return ids if table is None else table[ids]
+
+    def propose(self, normed: Tensor, chunk: int = 1024) -> Tensor:
+        """The greedy draft token of each position, as target ids: normed [N, H] to [N]."""
+        best = [self.logits(part).argmax(dim=-1) for part in torch.split(normed, chunk)]
+        return self.to_target(torch.cat(best)) if best else normed.new_empty(0, dtype=torch.long)
+
+    def _forward(
+        self, tokens: Tensor, hidden: Tensor, positions: Tensor, cache: Cache, trace: Trace | None
+    ) -> Output:
+        hidden = self._cast(hidden)
+        embedding = F.embedding(tokens, self.weights.embeddings)
+        self._record(trace, "embedding", embedding)
+        rotation = Rotary(self.draft)(positions, self.weights.dtype)
+        stream = hidden
+        for index in range(self.draft.layers.count):
+            stream = self._layer(index, embedding, stream, rotation, cache, trace)
+        self._record(trace, "stream", stream)
+        normed = self._record(trace, "norm", self._norm("norm", stream))
+        feedback = normed if self.draft.feedback == "post-norm" else stream
+        return Output(normed, self._record(trace, "feedback", feedback))
+
+    # One decoder layer.
+
+    def _layer(
+        self,
+        index: int,
+        embedding: Tensor,
+        stream: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        cache: Cache,
+        trace: Trace | None,
+    ) -> Tensor:
+        name = f"layers.{index}"
+        if index == 0:
+            hidden = self._norm(f"{name}.hidden_norm", stream)
+            entry = torch.cat([self._norm(f"{name}.input_layernorm", embedding), hidden], dim=-1)
+            residual = hidden if self.draft.residual == "normed" else stream
+        else:
+            entry = self._norm(f"{name}.input_layernorm", stream)
+            residual = stream
+        self._record(trace, f"{name}.input", entry)
+        self._record(trace, f"{name}.residual", residual)
+        attention = self._attention(index, entry, rotation, cache)
+        stream = residual + self._record(trace, f"{name}.attention", attention)
+        mlp = self._mlp(f"{name}.mlp", self._norm(f"{name}.post_attention_layernorm", stream))
+        return stream + self._record(trace, f"{name}.mlp", mlp)
+
+    def _mlp(self, name: str, x: Tensor) -> Tensor:
+        mlp = self.draft.layers.mlp
+        gate = self._linear(f"{name}.gate_proj", x, bias=mlp.bias)
+        up = self._linear(f"{name}.up_proj", x, bias=mlp.bias)
+        activated: Tensor = ACT2FN[mlp.activation](gate) * up
+        return self._linear(f"{name}.down_proj", activated, bias=mlp.bias)
+
+    def _attention(
+        self, index: int, x: Tensor, rotation: tuple[Tensor, Tensor], cache: Cache
+    ) -> Tensor:
+        shape, name = self.draft.layers.attention, f"layers.{index}.self_attn"
+        q = self._heads(f"{name}.q", x, shape.heads)
+        k = self._heads(f"{name}.k", x, shape.kv_heads)
+        v = self._heads(f"{name}.v", x, shape.kv_heads)
+        if shape.qk_norm:
+            q, k = self._norm(f"{name}.q_norm", q), self._norm(f"{name}.k_norm", k)
+        q, k = rotate(q, rotation), rotate(k, rotation)
+        if index == len(cache.layers):
+            cache.layers.append(LayerCache(k.transpose(1, 2), v.transpose(1, 2)))
+        else:
+            cache.layers[index].own_keys.append(k)
+            cache.layers[index].own_values.append(v)
+        window = self.draft.layers.windows[index]
+        mixed = attend(q, cache.layers[index], cache.starts, window).flatten(2)
+        return self._linear(f"{name}.o_proj", mixed, bias=shape.output_bias)
+
+    def _heads(self, name: str, x: Tensor, heads: int) -> Tensor:
+        attention = self.draft.layers.attention
+        projected = self._linear(f"{name}_proj", x, bias=attention.qkv_bias)
+        return projected.view(*projected.shape[:-1], heads, attention.head_dim)
+
+    # Small parts.
+
+    def _linear(self, name: str, x: Tensor, *, bias: bool) -> Tensor:
+        offset = self.weights[f"{name}.bias"] if bias else None
+        return F.linear(x, self.weights[f"{name}.weight"], offset)
+
+    def _norm(self, name: str, x: Tensor) -> Tensor:
+        return rms_norm(x, self.weights[f"{name}.weight"], self.draft.layers.norm_eps)
+
+    def _cast(self, x: Tensor) -> Tensor:
+        return x.to(self.weights.device, self.weights.dtype)
+
+    @staticmethod
+    def _record(trace: Trace | None, name: str, x: Tensor) -> Tensor:
+        if trace is not None:
+            trace[name] = x
+        return x
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Root-mean-square norm, computed in float32 as every framework does, in x's dtype."""
+    wide = x.float()
+    wide = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
+    return weight * wide.to(x.dtype)
+
+
+def refuse_unknown(draft: Draft) -> None:
+    """Raise `Refused` for what this implementation does not compute."""
+    unknown = {
+        "mla-draft": draft.layers.attention.kind == "mla" and "latent attention (MLA)",
+        "parallel-draft": draft.parallel is not None and "parallel drafting (P-EAGLE)",
+        "quantised-draft": draft.quantisation is not None and f"{draft.quantisation} weights",
+    }
+    findings = [
+        finding(code, "draft", f"{what}: recognised, but not computed here")
+        for code, what in unknown.items()
+        if what
+    ]
+    if findings:
+        raise Refused(findings)

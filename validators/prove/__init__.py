@@ -1,0 +1,1 @@
+"""One validation: two checkpoints compared, stage by stage."""

@@ -1,0 +1,130 @@
+"""What a validation is asked, and what it runs on: what the command, the orchestration and an engine share."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from eagle3_interop.convert.decide.planning import Loaded
+from eagle3_interop.schemas.findings import Finding, Usage
+from eagle3_interop.schemas.report import Gate
+from eagle3_interop.validators.accept.acceptance import Acceptance
+from eagle3_interop.validators.accept.drafting import Shape
+from eagle3_interop.validators.network.reference import Network
+from eagle3_interop.validators.target.running import Target
+from eagle3_interop.validators.target.texts import Prompt, Text
+
+
+@dataclass(frozen=True)
+class Request:
+    """Everything that the user can say about one validation.
+
+    Attributes:
+        checkpoint: folder or Hub id of the draft.
+        target: folder or Hub id of the target.
+        against: another draft that must be the same network.
+        prompts: a file of prompts; the package's own without one.
+        shape: what is drafted a step; None for as many tokens as the draft's config recommends, else 3.
+        sweep: measure a grid of chains and trees as well.
+        new_tokens: of each text.
+        stop_at_eos: texts end at an end-of-sequence token.
+        temperature: measure acceptance under sampling as well, if above 0.
+        cost_ratio: time of one draft step over time of one target step.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        dtype: of target and draft.
+        seed: of the sampling and the bootstrap.
+        min_accept_length: a gate.
+        max_logit_diff: a gate, in place of rounding.
+        agreement: measure how often each depth is right, whatever came before it.
+        trust_remote_code: run Python files that come with the target.
+    """
+
+    checkpoint: str
+    target: str
+    against: str | None = None
+    prompts: Path | None = None
+    shape: Shape | None = None
+    sweep: bool = False
+    new_tokens: int = 128
+    stop_at_eos: bool = False
+    temperature: float = 0.0
+    cost_ratio: float | None = None
+    device: str = "auto"
+    dtype: str = "float32"
+    seed: int = 0
+    min_accept_length: float | None = None
+    max_logit_diff: float | None = None
+    agreement: bool = False
+    trust_remote_code: bool = False
+
+    def check(self) -> None:
+        """Refuse what can never be measured.
+
+        Raises:
+            Usage: a number is out of range, a gate lacks what it judges, or a folder has an empty name.
+        """
+        for name in ("checkpoint", "target", "against"):
+            word = getattr(self, name)
+            if word is not None and not word.strip():
+                raise Usage(f"{name}: empty; was a variable of the shell not set?")
+        if self.max_logit_diff is not None and self.against is None:
+            raise Usage("--max-logit-diff compares with a source: give --against SOURCE too.")
+        if self.shape is not None:
+            self.shape.checked()
+        if self.new_tokens < 2:
+            raise Usage(
+                "--max-new-tokens: at least 2; the prefill gives the first without a draft."
+            )
+        if self.temperature < 0 or (self.cost_ratio or 0) < 0:
+            raise Usage("--temperature and --cost-ratio cannot be negative.")
+
+
+@dataclass(frozen=True)
+class Session:
+    """What one validation runs on.
+
+    Attributes:
+        request: the user's.
+        loaded: the checkpoint, as its own framework reads it.
+        network: its network.
+        target: the target.
+        texts: the target's own.
+        shape: what is drafted a step.
+        findings: what was said of checkpoint and texts.
+    """
+
+    request: Request
+    loaded: Loaded
+    network: Network
+    target: Target
+    texts: tuple[Text, ...]
+    shape: Shape
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a real engine says of a checkpoint.
+
+    Attributes:
+        engine: for the report.
+        gates: that it decided.
+        findings: of it.
+    """
+
+    engine: dict[str, Any]
+    gates: tuple[Gate, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+class Judge(Protocol):
+    """A real engine that serves the checkpoint on the same prompts, and counts for itself."""
+
+    @property
+    def shape(self) -> Shape | None:
+        """What it drafts a step, where that is not ours to say."""
+
+    def serve(self, request: Request, loaded: Loaded, prompts: list[Prompt], shape: Shape) -> None:
+        """Let the engine generate, before the target takes its memory."""
+
+    def __call__(self, session: Session, acceptance: Acceptance) -> Judgement:
+        """Judge the reference's counters by the engine's own."""

@@ -1,0 +1,306 @@
+"""One validation: load, generate, measure, compare, judge. The command is a thin shell over this."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eagle3_interop.convert import api
+from eagle3_interop.convert.decide.planning import Loaded
+from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage, finding
+from eagle3_interop.schemas.report import AcceptanceReport, AgainstReport, Files, Gate, Report
+from eagle3_interop.validators.accept.acceptance import (
+    Acceptance,
+    Counter,
+    batch_lengths,
+    measure_sampled,
+)
+from eagle3_interop.validators.accept.drafting import CHUNK, Shape, batches, draft_steps
+from eagle3_interop.validators.accept.sweep import grid, rows
+from eagle3_interop.validators.network.reference import Network
+from eagle3_interop.validators.network.weights import Weights
+from eagle3_interop.validators.prove.agreement import (
+    MIN_DEPTH,
+    LogitComparison,
+    against_report,
+    comparison_gates,
+    where_they_part,
+)
+from eagle3_interop.validators.prove.request import Judge, Request, Session
+from eagle3_interop.validators.report import provenance
+from eagle3_interop.validators.target.running import DTYPES, Progress, Target, resolve_device
+from eagle3_interop.validators.target.texts import (
+    bundled_prompts,
+    encode,
+    load_tokenizer,
+    read_prompts,
+    write_texts,
+)
+
+Watch = Callable[[str, int], AbstractContextManager[Progress | None]]
+"""Shows that something of so many tokens is being done."""
+
+
+@dataclass
+class Measured:
+    """What was counted.
+
+    Attributes:
+        ours: counters of the checkpoint, by shape.
+        theirs: of the source.
+        logits: comparison of the two.
+        agreement: by depth, the share of starts at which the draft's token is the target's.
+    """
+
+    ours: dict[Shape, Acceptance] = field(default_factory=dict)
+    theirs: dict[Shape, Acceptance] = field(default_factory=dict)
+    logits: LogitComparison | None = None
+    agreement: tuple[float, ...] = ()
+
+
+@contextmanager
+def unwatched(_title: str, _total: int) -> Iterator[None]:
+    """Nobody watches."""
+    yield None
+
+
+def validate(
+    request: Request, *, judge: Judge | None = None, watch: Watch = unwatched
+) -> tuple[Report, Measured]:
+    """Validate a checkpoint.
+
+    Args:
+        request: the user's.
+        judge: a real engine.
+        watch: shows progress.
+
+    Returns:
+        The report, and the counters that it was made of.
+
+    Raises:
+        Refused: a folder holds what cannot be validated, or the wrong pair.
+        Usage: wrong options, prompts or device.
+        Unavailable: disk, network or memory failed.
+    """
+    request.check()
+    try:
+        return _validate(request, judge, watch)
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        message = "out of memory; try --dtype bfloat16, a shorter --max-new-tokens or --device cpu"
+        raise Unavailable(f"{message}: {str(error).partition(chr(10))[0]}") from error
+
+
+def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Report, Measured]:
+    device = resolve_device(request.device)
+    prompts = bundled_prompts() if request.prompts is None else read_prompts(request.prompts)
+    options = api.Options(target=request.target)
+    loaded = api.load(request.checkpoint, "auto", options)
+    source = api.load(request.against, "auto", options) if request.against else None
+    shape = request.shape or (judge.shape if judge else None)
+    shape = shape or Shape.chain(loaded.reading.draft.speculative_tokens or 3)
+    if judge:
+        with watch("the engine starts and generates", len(prompts) * request.new_tokens):
+            judge.serve(request, loaded, prompts, shape)
+    target = load_target(request, device)
+    shapes = _shapes(request, shape)
+    extra = max(MIN_DEPTH, *(one.steps for one in shapes))
+    path = provenance.target_folder(request.target)
+    tokenizer = load_tokenizer(path, trust_remote_code=request.trust_remote_code)
+    encoded = encode(prompts, tokenizer, target.vocabulary_size)
+    stops = _stops(request, target)
+    with watch("generating", len(encoded) * (request.new_tokens + extra)) as progress:
+        made = write_texts(
+            target,
+            encoded,
+            request.new_tokens,
+            extra,
+            given=[prompt.completion for prompt in prompts],
+            stop_ids=stops,
+            progress=progress,
+        )
+    said = _disagreements(made.disagreements, made.given)
+    session = Session(
+        request,
+        loaded,
+        _network(loaded, target, request, device),
+        target,
+        made.texts,
+        shape,
+        (*loaded.reading.findings, *said),
+    )
+    other = _network(source, target, request, device) if source else None
+    measured = _measure(session, other, shapes, watch)
+    sampling = _sampling(session, encoded, watch) if request.temperature else None
+    judgement = judge(session, measured.ours[shape]) if judge else None
+    against = _against(session, source, measured) if source else None
+    gates = (*_gates(session, measured), *(judgement.gates if judgement else ()))
+    report = Report(
+        verdict="pass" if all(gate.passed for gate in gates) else "fail",
+        gates=gates,
+        findings=(*session.findings, *(judgement.findings if judgement else ())),
+        acceptance=_summary(measured.ours[shape], request),
+        against=against,
+        sweep=_sweep(request, measured, shapes),
+        sampling=sampling,
+        engine=judgement.engine if judgement else None,
+        checkpoint=Files(files=provenance.digests(loaded.checkpoint)),
+        environment=provenance.environment(request, target, str(device), prompts, loaded),
+    )
+    return report, measured
+
+
+def load_target(request: Request, device: torch.device) -> Target:
+    """The target; what a local folder lacks is its own fault, not the outside world's."""
+    path = provenance.target_folder(request.target)
+    try:
+        return Target.load(
+            path,
+            device=device,
+            dtype=DTYPES[request.dtype],
+            trust_remote_code=request.trust_remote_code,
+        )
+    except Unavailable as error:
+        if not Path(path).is_dir():
+            raise
+        message = str(error).partition("\n")[0]
+        raise Refused([finding("not-a-target", request.target, message)]) from error
+
+
+def _network(loaded: Loaded, target: Target, request: Request, device: torch.device) -> Network:
+    weights = Weights.read(
+        loaded.reading,
+        loaded.checkpoint,
+        device=device,
+        dtype=DTYPES[request.dtype],
+        tables=target.tables,
+    )
+    return Network(loaded.reading.draft, weights)
+
+
+def _shapes(request: Request, shape: Shape) -> list[Shape]:
+    """What is measured: the one asked for, and what a sweep or a cost ratio adds."""
+    shapes = [shape]
+    if request.sweep:
+        shapes += grid(shape)
+    elif request.cost_ratio is not None and shape.is_chain:
+        shapes += [Shape.chain(steps) for steps in range(1, shape.steps)]
+    return list(dict.fromkeys(shapes))
+
+
+def _stops(request: Request, target: Target) -> list[int]:
+    if not request.stop_at_eos:
+        return []
+    generation = getattr(target.model, "generation_config", None)
+    found = getattr(generation, "eos_token_id", None)
+    if found is None:
+        found = getattr(target.config, "eos_token_id", None)
+    if found is None:
+        raise Usage(
+            "--stop-at-eos: the target names no end-of-sequence token; leave the option out."
+        )
+    return [found] if isinstance(found, int) else list(found)
+
+
+def _disagreements(count: int, given: int) -> list[Finding]:
+    if not count:
+        return []
+    message = f"{count} of {given} given tokens are not this target's own greedy choice."
+    return [finding("given-texts", "--prompts", message)]
+
+
+def _measure(
+    session: Session, other: Network | None, shapes: Sequence[Shape], watch: Watch
+) -> Measured:
+    """Everything that one teacher-forced pass of the target tells."""
+    texts, shape = session.texts, session.shape
+    networks = [session.network, *([other] if other else [])]
+    depth = max(MIN_DEPTH, shape.steps)
+    logits = LogitComparison(session.network, other, depth) if other else None
+    taps = _taps(networks)
+    counters = [{one: Counter(one, texts) for one in shapes}]
+    if other:
+        counters.append({shape: Counter(shape, texts)})
+    right = torch.zeros(shape.steps, 2)
+    with watch("measuring", sum(text.starts[-1] + 1 for text in texts if text.starts)) as progress:
+        for batch in batches(session.target, texts, taps, progress=progress):
+            for network, counted in zip(networks, counters, strict=True):
+                for one, lengths in batch_lengths(network, batch, list(counted)).items():
+                    counted[one].add(batch, lengths)
+            if logits is not None:
+                logits.add(batch)
+            if session.request.agreement:
+                right += _right(session.network, batch, shape.steps)
+    ours, *theirs = [{one: count.result() for one, count in x.items()} for x in counters]
+    share = (right[:, 0] / right[:, 1].clamp(min=1)).tolist() if session.request.agreement else []
+    return Measured(ours, theirs[0] if theirs else {}, logits, tuple(share))
+
+
+def _taps(networks: Sequence[Network]) -> list[int]:
+    return sorted({tap for one in networks for tap in one.draft.resolved_taps() or ()})
+
+
+@torch.no_grad()
+def _right(network: Network, batch: Any, depth: int) -> torch.Tensor:  # noqa: ANN401
+    """[depth, 2]: starts at which a depth's token is the text's, and all starts."""
+    counts = torch.zeros(depth, 2)
+    for step, out in enumerate(draft_steps(network, batch, depth)):
+        proposed = network.propose(out.normed[batch.valid], CHUNK)
+        hits = proposed == batch.text(2 + step)[batch.valid]
+        counts[step] = torch.tensor([float(hits.sum()), float(hits.numel())])
+    return counts
+
+
+def _sampling(session: Session, encoded: Sequence[tuple[int, ...]], watch: Watch) -> dict[str, Any]:
+    """Acceptance along texts that the target samples."""
+    request, depth = session.request, session.shape.steps
+    with watch("sampling", len(encoded) * (request.new_tokens + depth)) as progress:
+        texts = write_texts(
+            session.target,
+            encoded,
+            request.new_tokens,
+            depth,
+            temperature=request.temperature,
+            seed=request.seed,
+            stop_ids=_stops(request, session.target),
+            progress=progress,
+        ).texts
+    sampled = measure_sampled(session.network, session.target, texts, depth, request.temperature)
+    return sampled.summary(request.seed)
+
+
+def _against(session: Session, source: Loaded, measured: Measured) -> AgainstReport:
+    assert measured.logits is not None  # noqa: S101
+    gates = comparison_gates(
+        measured.logits, measured.ours[session.shape], measured.theirs[session.shape], None
+    )
+    same = all(gate.passed for gate in gates)
+    parting = None if same else where_they_part(measured.logits, session.target, session.texts)
+    return against_report(
+        (session.loaded, source),
+        measured.logits,
+        _summary(measured.theirs[session.shape], session.request),
+        parting,
+    )
+
+
+def _gates(session: Session, measured: Measured) -> Iterator[Gate]:
+    request, acceptance = session.request, measured.ours[session.shape]
+    if measured.logits is not None:
+        theirs = measured.theirs[session.shape]
+        yield from comparison_gates(measured.logits, acceptance, theirs, request.max_logit_diff)
+    if request.min_accept_length is not None:
+        wanted, got = request.min_accept_length, acceptance.accept_length
+        yield Gate(name="min-accept-length", wanted=wanted, got=got, passed=got >= wanted)
+
+
+def _summary(acceptance: Acceptance, request: Request) -> AcceptanceReport:
+    return AcceptanceReport(**acceptance.summary(request.seed))
+
+
+def _sweep(request: Request, measured: Measured, shapes: Sequence[Shape]) -> Any:  # noqa: ANN401
+    if len(shapes) == 1:
+        return None
+    return rows([measured.ours[shape] for shape in shapes], request.cost_ratio, request.seed)

@@ -1,0 +1,245 @@
+"""A diagnosis as one page that needs nothing else, with the heat map of every block over every depth."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from eagle3_interop.validators.diagnose.wiring import FLAGS, READS, STREAM
+from eagle3_interop.validators.report.page import STYLE
+
+if TYPE_CHECKING:
+    from eagle3_interop.validators.diagnose.run import Answer
+    from eagle3_interop.validators.diagnose.verdict import Diagnosis
+
+_STYLE = """
+header.best { border-left-color: var(--good); } header.other { border-left-color: var(--warn); }
+header.none { border-left-color: var(--bad); }
+header.best h1 { color: var(--good); } header.other h1 { color: var(--warn); }
+header.none h1 { color: var(--bad); }
+.depths td { min-width: 46px; padding: 6px 4px; text-align: center; border: 2px solid var(--card);
+  border-radius: 6px; font-size: 13px; }
+.depths.many td { min-width: 12px; height: 26px; padding: 0; font-size: 0; border-width: 1px; }
+.depths.many { table-layout: fixed; min-width: 900px; }
+.depths.many th:first-child { width: 120px; }
+.depths th { padding: 4px 8px 4px 0; border: 0; font-weight: 500; white-space: nowrap; color: var(--soft); }
+.depths thead th { padding: 2px; text-align: center; font-size: 12px; }
+.depths tbody th b { color: var(--text); font-weight: 600; }
+.depths .best { outline: 2px solid var(--text); outline-offset: -3px; font-weight: 700; }
+.depths .was { outline: 2px dashed var(--warn); outline-offset: -3px; }
+.depths .off { background: none; color: var(--soft); }
+.key i { display: inline-block; width: 14px; height: 14px; border-radius: 4px; margin: 0 6px -2px 0; }
+.key span { margin-right: 20px; }
+tr.mark td { font-weight: 650; }
+td.number { white-space: nowrap; }
+"""
+
+_WORDS = {
+    "configured-is-best": ("best", "The configured wiring is the best"),
+    "better-wiring": ("other", "Another wiring fits better"),
+    "no-match": ("none", "No wiring fits"),
+}
+
+Heat = Mapping[tuple[int, str], Sequence[float | None]]
+"""By block and what it reads, a score for every depth."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A wiring in a table.
+
+    Attributes:
+        score: cross-entropy over the depths.
+        length: accept length and its interval.
+        text: what it changes.
+        mark: ``configured``, ``best``, ``equivalent`` or nothing.
+        gain: against the configured wiring, with its interval.
+    """
+
+    score: float
+    length: str
+    text: str
+    mark: str
+    gain: str
+
+
+def rows(report: dict[str, Any]) -> list[Row]:
+    """Every wiring that was scored on all texts."""
+    return [_row(entry, report) for entry in report["candidates"]]
+
+
+def _row(entry: dict[str, Any], report: dict[str, Any]) -> Row:
+    low, high = entry["interval"]
+    marks = []
+    if entry.get("changes") == []:
+        marks.append("configured")
+    if _same(entry, report["best"]):
+        marks.append("best")
+    elif any(_same(entry, one) for one in report["best"]["equivalent"]):
+        marks.append("equivalent")
+    text = "; ".join(entry.get("changes") or []) or f"taps {entry['taps']}"
+    gain = ""
+    if "gain" in entry:
+        first, last = entry["gain_interval"]
+        gain = f"{entry['gain']:+.3f} ({first:+.3f} to {last:+.3f})"
+    mark = ", ".join(marks)
+    length = f"{entry['accept_length']:.3f} ({low:.2f} to {high:.2f})"
+    return Row(entry["score"], length, f"{text} [{mark}]" if mark else text, mark, gain)
+
+
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return bool(one["taps"] == other["taps"] and one["flags"] == other["flags"])
+
+
+def page(answer: "Answer") -> str:
+    """The page."""
+    from eagle3_interop.validators.diagnose.run import answer as sentence
+
+    report, diagnosis = answer.report, answer.diagnosis
+    environment = report["environment"]
+    title = f"{environment['draft']['path']} on {environment['target']['path']}"
+    kind, words = _WORDS[report["verdict"]]
+    parts = [
+        _header(kind, words, title, sentence(diagnosis), report),
+        _heat(diagnosis, answer.heat),
+        _candidates(rows(report)),
+        _flags(report),
+        _findings(report["findings"]),
+    ]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(words)}: {escape(title)}</title><style>{STYLE}{_STYLE}</style></head>"
+        f"<body><main>{''.join(parts)}</main></body></html>\n"
+    )
+
+
+def _header(kind: str, words: str, title: str, answer: str, report: dict[str, Any]) -> str:
+    tiles = []
+    if (before := report["configured"]) is not None:
+        tiles.append((f"{before['accept_length']:.2f}", "accept length as configured"))
+    tiles += [
+        (f"{report['best']['accept_length']:.2f}", "accept length of the best wiring"),
+        (f"{report['tried']:,}", "wirings tried"),
+        (f"{report['seconds']:.0f} s", "of search"),
+    ]
+    shown = "".join(
+        f'<div><b>{escape(value)}</b><span class="soft">{name}</span></div>'
+        for value, name in tiles
+    )
+    return (
+        f'<header class="{kind}"><h1>{words}</h1><p>{escape(answer)}</p>'
+        f'<p class="soft">{escape(title)}</p><div class="tiles">{shown}</div></header>'
+    )
+
+
+def _heat(diagnosis: "Diagnosis", heat: Heat) -> str:
+    scores = [score for row in heat.values() for score in row if score is not None]
+    if not scores:
+        return ""
+    low = min(scores)
+    high = sorted(scores)[min(len(scores) - 1, round(0.9 * len(scores)))]
+    depth = len(next(iter(heat.values())))
+    head = "".join(f"<th>{tap if depth <= 25 or tap % 8 == 0 else ''}</th>" for tap in range(depth))
+    body = "".join(
+        _heat_row(diagnosis, block, read, row, (low, high))
+        for (block, read), row in heat.items()
+        if any(score is not None for score in row)
+    )
+    many = " many" if depth > 25 else ""
+    key = (
+        '<p class="legend key"><span><i style="outline:2px solid var(--text)"></i>best wiring</span>'
+        '<span><i style="outline:2px dashed var(--warn)"></i>as configured</span>'
+        "<span>stronger colour: lower cross-entropy at depth 0, in nats</span></p>"
+    )
+    return (
+        "<section><h2>What each block of fc reads, and at which depth of the target</h2>"
+        '<p class="soft">The best wiring with one block moved: 0 is the embedding, k the stream entering '
+        "layer k.</p>"
+        f'<div class="scroll"><table class="depths{many}"><thead><tr><th></th>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>{key}</section>"
+    )
+
+
+def _heat_row(
+    diagnosis: "Diagnosis",
+    block: int,
+    read: str,
+    row: Sequence[float | None],
+    span: tuple[float, float],
+) -> str:
+    best = diagnosis.best.wiring
+    was = diagnosis.configured.wiring if diagnosis.configured else None
+    cells = []
+    for tap, score in enumerate(row):
+        marks = []
+        if (best.taps[block], best.reads[block]) == (tap, read):
+            marks.append("best")
+        elif was is not None and (was.taps[block], was.reads[block]) == (tap, read):
+            marks.append("was")
+        if score is None:
+            cells.append(f'<td class="{" ".join([*marks, "off"])}">·</td>')
+            continue
+        share = (score - span[0]) / (span[1] - span[0]) if span[1] > span[0] else 0.0
+        strength = round(6 + 70 * (1 - min(1.0, share) ** 0.5))
+        colour = f"color-mix(in srgb, var(--a) {strength}%, var(--card))"
+        tip = escape(f"block {block}, {READS[read]}, depth {tap}: {score:.4f} nats")
+        cells.append(
+            f'<td class="{" ".join(marks)}" style="background:{colour}" title="{tip}">{score:.2f}</td>'
+        )
+    name = f"<b>block {block}</b> {read}" if read == STREAM else read
+    return f"<tr><th>{name}</th>{''.join(cells)}</tr>"
+
+
+def _candidates(found: Sequence[Row]) -> str:
+    head = "".join(f"<th>{name}</th>" for name in ("score", "gain", "accept length", "wiring"))
+    body = "".join(
+        f'<tr class="{"mark" if row.mark else ""}"><td>{row.score:.3f}</td>'
+        f'<td class="number">{row.gain}</td><td class="number">{row.length}</td>'
+        f"<td>{escape(row.text)}</td></tr>"
+        for row in found
+    )
+    return (
+        "<section><h2>Wirings scored on all texts</h2>"
+        '<p class="soft">Score: cross-entropy to the target in nats, summed over four depths; lower fits '
+        "better. Gain: against the configured wiring, with its paired 95 % interval over prompts.</p>"
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+        "</section>"
+    )
+
+
+def _flags(report: dict[str, Any]) -> str:
+    best, before = report["best"], report["configured"] or report["best"]
+    taps = [("taps", "layers passed before each block of fc", before["taps"], best["taps"])]
+    entries = taps + [
+        (name, FLAGS.get(name, "what each block reads"), before["flags"][name], value)
+        for name, value in best["flags"].items()
+    ]
+    body = "".join(
+        f'<tr class="{"mark" if old != new else ""}"><td><code>{name}</code></td>'
+        f"<td>{escape(_shown(old))}</td><td>{escape(_shown(new))}</td>"
+        f'<td class="soft">{escape(meaning)}</td></tr>'
+        for name, meaning, old, new in entries
+    )
+    head = "".join(f"<th>{name}</th>" for name in ("", "configured", "best", "what it is"))
+    return (
+        f'<section><h2>Wiring</h2><div class="scroll"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div></section>"
+    )
+
+
+def _shown(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _findings(found: Sequence[dict[str, Any]]) -> str:
+    body = "".join(
+        f'<tr><td><span class="{item["severity"]}">{item["severity"]}</span></td>'
+        f"<td><code>{escape(item['code'])}</code></td>"
+        f"<td>{escape(item['where'])}: {escape(item['message'])}"
+        f"{'<br><span class=soft>' + escape(item['fix']) + '</span>' if item['fix'] else ''}</td></tr>"
+        for item in found
+    )
+    if not found:
+        return ""
+    return f'<section><h2>Findings</h2><div class="scroll"><table><tbody>{body}</tbody></table></div></section>'

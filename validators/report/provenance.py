@@ -1,0 +1,129 @@
+"""What a report says of itself: which files, which versions, which machine, which texts."""
+
+import hashlib
+import platform
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+from eagle3_interop.convert.decide.inspection import engines
+from eagle3_interop.convert.decide.planning import Loaded
+from eagle3_interop.convert.read.checkpoint import BIN_INDEX, SAFETENSORS_INDEX, Checkpoint
+from eagle3_interop.convert.read.folders import local_folder
+from eagle3_interop.convert.write.stream import PROVENANCE, sha256_of
+from eagle3_interop.schemas.findings import Unavailable
+from eagle3_interop.validators.prove.request import Request
+from eagle3_interop.validators.target.running import Target
+from eagle3_interop.validators.target.texts import Prompt
+
+PACKAGES = ("eagle3-interop", "torch", "transformers", "accelerate", "safetensors", "numpy")
+
+
+def digests(checkpoint: Checkpoint) -> dict[str, str]:
+    """Name to sha256 of the files that a loader, or a push, takes from the folder.
+
+    Raises:
+        Unavailable: the disk or the Hub failed.
+    """
+    present = checkpoint.folder.sizes
+    index = SAFETENSORS_INDEX if checkpoint.headers else BIN_INDEX
+    names = {
+        "config.json",
+        *(path.name for path in checkpoint.files),
+        *(tensor.file.name for tensor in checkpoint.stored.values()),
+        *(path.name for path in checkpoint.sides),
+        *(name for name in (PROVENANCE, index) if name in present),
+    }
+    folder = checkpoint.folder
+    try:
+        return {name: folder.sha256(name) or sha256_of(folder.path(name)) for name in sorted(names)}
+    except OSError as error:
+        raise Unavailable(f"{error.filename}: {error.strerror}") from error
+
+
+def target_folder(spec: str) -> str:
+    """What transformers loads the target by: a folder, or a Hub id at its default revision.
+
+    Raises:
+        Unavailable: the Hub did not give the revision that was named.
+    """
+    if (folder := local_folder(spec)) is not None:
+        return str(folder)
+    repo, _, revision = spec.partition("@")
+    if not revision:
+        return spec
+    from huggingface_hub import snapshot_download
+
+    try:
+        return str(snapshot_download(repo, revision=revision))
+    except Exception as error:
+        raise Unavailable(f"{spec}: {str(error).partition(chr(10))[0]}") from error
+
+
+def environment(
+    request: Request, target: Target, device: str, prompts: Sequence[Prompt], loaded: Loaded
+) -> dict[str, Any]:
+    """Everything that the figures depend on beside the checkpoint itself."""
+    return {
+        "versions": {**{name: _version(name) for name in PACKAGES}, "python": _python()},
+        "platform": platform.platform(),
+        "device": _device(device),
+        "dtype": request.dtype,
+        "seed": request.seed,
+        "target": {
+            "path": request.target,
+            "revision": loaded.target.revision if loaded.target else None,
+            "model_type": target.config.model_type,
+            "layers": target.depth,
+            "hidden_size": target.hidden_size,
+            "vocab_size": target.vocabulary_size,
+            "architectures": list(loaded.facts.architectures) if loaded.facts else [],
+            "dtype": _stored_dtype(loaded),
+        },
+        "draft": {
+            "path": request.checkpoint,
+            "layout": loaded.layout,
+            "revision": loaded.checkpoint.revision,
+            "as_is": {name: found["as_is"] for name, found in engines(loaded).items()},
+        },
+        "prompts": {
+            "source": "bundled" if request.prompts is None else str(request.prompts),
+            "count": len(prompts),
+            "sha256": _prompts_digest(prompts),
+        },
+        "max_new_tokens": request.new_tokens,
+        "end_of_sequence": "stops" if request.stop_at_eos else "ignored",
+        "temperature": request.temperature,
+        "cost_ratio": request.cost_ratio,
+    }
+
+
+def _stored_dtype(loaded: Loaded) -> str | None:
+    """What the target's own config says, by which SGLang runs it unless told otherwise."""
+    config = loaded.target.text_config if loaded.target else {}
+    found = config.get("dtype") or config.get("torch_dtype")
+    return str(found) if found else None
+
+
+def _device(device: str) -> str:
+    if not device.startswith("cuda"):
+        return device
+    return f"{device} ({torch.cuda.get_device_name(device)})"
+
+
+def _python() -> str:
+    return platform.python_version()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _prompts_digest(prompts: Sequence[Prompt]) -> str:
+    told = [(p.text, p.messages, p.token_ids, p.completion) for p in prompts]
+    return hashlib.sha256(repr(told).encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""The target: its streams, its tables and its texts."""

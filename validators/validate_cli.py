@@ -1,0 +1,261 @@
+"""``eagle3-validate``: a thin shell over `validate`; ``--help`` imports neither torch nor transformers."""
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from eagle3_interop.convert.console import (
+    EXIT_DIFFERENT,
+    EXIT_UNAVAILABLE,
+    Console,
+    QuietFlag,
+    VersionFlag,
+    launch,
+)
+
+if TYPE_CHECKING:
+    from eagle3_interop.schemas.findings import Finding
+    from eagle3_interop.schemas.report import Report
+    from eagle3_interop.validators.accept.drafting import Shape
+    from eagle3_interop.validators.prove.request import Judge, Request
+
+app = typer.Typer(
+    name="eagle3-validate",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+EXTRA = ("torch", "transformers", "accelerate")
+"""What the ``validate`` extra brings, and a base install lacks."""
+
+STDOUT = Path("-")
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+
+
+@app.command(no_args_is_help=True)
+def validate(
+    checkpoint: Annotated[str, typer.Argument(help="The draft: folder, or Hub id ORG/NAME[@REV].")],
+    target: Annotated[
+        str, typer.Option(metavar="PATH|ID", help="The target (verifier) that it drafts for.")
+    ],
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="SOURCE", help="A draft that must be the same network."),
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="JSON lines, or one user message a line [own set]."),
+    ] = None,
+    num_draft_tokens: Annotated[
+        int | None,
+        typer.Option(metavar="K", min=1, help="Proposed tokens a step [the draft's, else 3]."),
+    ] = None,
+    tree: Annotated[
+        str | None,
+        typer.Option(metavar="STEPS,TOPK,TOKENS", help="SGLang's tree, its root in TOKENS."),
+    ] = None,
+    sweep: Annotated[
+        bool, typer.Option("--sweep", help="Measure a grid of chains and trees as well.")
+    ] = False,
+    max_new_tokens: Annotated[
+        int, typer.Option(metavar="N", min=2, help="Tokens to score after each prompt.")
+    ] = 128,
+    stop_at_eos: Annotated[
+        bool, typer.Option("--stop-at-eos", help="End texts at an end-of-sequence token.")
+    ] = False,
+    temperature: Annotated[
+        float, typer.Option(metavar="T", min=0.0, help="Measure acceptance under sampling, too.")
+    ] = 0.0,
+    cost_ratio: Annotated[
+        float | None,
+        typer.Option(metavar="R", min=0.0, help="Time of a draft step over that of a target step."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    dtype: Annotated[Dtype, typer.Option(help="Of target and draft.")] = "float32",
+    seed: Annotated[int, typer.Option(metavar="S", help="Of sampling and intervals.")] = 0,
+    engine: Annotated[
+        Literal["vllm", "sglang"] | None,
+        typer.Option(help="Gate: start this engine, and hold its counters against ours."),
+    ] = None,
+    engine_python: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="The Python that has the engine [this one]."),
+    ] = None,
+    engine_arg: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ARG", help="A flag for the engine: tensor-parallel-size=8."),
+    ] = None,
+    server: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Gate: the same with a vLLM or SGLang that runs."),
+    ] = None,
+    min_accept_length: Annotated[
+        float | None, typer.Option(metavar="X", help="Gate: fail below this accept length.")
+    ] = None,
+    max_logit_diff: Annotated[
+        float | None,
+        typer.Option(metavar="E", min=0.0, help="Gate: with --against, instead of rounding."),
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the report ('-' for stdout).")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the report as one page.")
+    ] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with the target.")
+    ] = False,
+    quiet: QuietFlag = False,
+    version: VersionFlag = False,  # noqa: ARG001 - eager
+) -> None:
+    """Measure how many tokens of an EAGLE-3 draft its target accepts, and prove a conversion.
+
+    Exit codes: 0 passed, 1 a gate failed, 2 wrong usage, 3 refused, 4 disk, network, engine or extra failed.
+    """
+    console = Console(as_json=json == STDOUT, quiet=quiet)
+
+    def refused(found: "tuple[Finding, ...]") -> dict[str, Any]:
+        from eagle3_interop.schemas.report import Report
+
+        report = Report(verdict="fail", findings=found)
+        if json is not None and json != STDOUT:
+            for message in try_report(json, report.model_dump_json(indent=2) + "\n"):
+                console.error(message)
+        return report.model_dump(mode="json")
+
+    with console.outcomes(refused):
+        check_outputs(json, html)
+        require_extra()
+        from eagle3_interop.validators.prove.request import Request
+
+        request = Request(
+            checkpoint=checkpoint,
+            target=target,
+            against=against,
+            prompts=prompts,
+            shape=_shape(num_draft_tokens, tree),
+            sweep=sweep,
+            new_tokens=max_new_tokens,
+            stop_at_eos=stop_at_eos,
+            temperature=temperature,
+            cost_ratio=cost_ratio,
+            device=device,
+            dtype=dtype,
+            seed=seed,
+            min_accept_length=min_accept_length,
+            max_logit_diff=max_logit_diff,
+            agreement=html is not None,
+            trust_remote_code=trust_remote_code,
+        )
+        from eagle3_interop.validators.engines.judge import judge_of
+
+        judge = judge_of(engine, engine_python, engine_arg or [], server, request.shape)
+        report, failed = _run(console, request, judge, json, html)
+        for message in failed:
+            console.error(message)
+    if failed:
+        raise typer.Exit(EXIT_UNAVAILABLE)
+    if report.verdict == "fail":
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+def _run(
+    console: Console,
+    request: "Request",
+    judge: "Judge | None",
+    json: Path | None,
+    html: Path | None,
+) -> "tuple[Report, list[str]]":
+    """The report, and the files of it that the disk did not take."""
+    from transformers.utils import logging
+
+    from eagle3_interop.validators.prove.validate import validate
+    from eagle3_interop.validators.report import page, terminal
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    report, measured = validate(request, judge=judge, watch=terminal.watch(console))
+    failed = []
+    if html is not None:
+        failed += try_report(html, page.page(report, measured.agreement))
+    if json is not None and json != STDOUT:
+        failed += try_report(json, report.model_dump_json(indent=2) + "\n")
+    console.data(report.model_dump(mode="json"))
+    console.findings(report.findings)
+    if console.talks:
+        terminal.show(report)
+    return report, failed
+
+
+def _shape(num_draft_tokens: int | None, tree: str | None) -> "Shape | None":
+    from eagle3_interop.schemas.findings import Usage
+    from eagle3_interop.validators.accept.drafting import Shape
+
+    if tree is None:
+        return None if num_draft_tokens is None else Shape.chain(num_draft_tokens)
+    if num_draft_tokens is not None:
+        raise Usage("give --num-draft-tokens for a chain or --tree, not both.")
+    parts = tree.split(",")
+    if len(parts) != 3 or not all(part.strip().isdigit() for part in parts):
+        raise Usage(f"--tree {tree!r}: give STEPS,TOPK,TOKENS, such as 3,4,16.")
+    return Shape(*map(int, parts)).checked()
+
+
+def require_extra() -> None:
+    """Name the extra rather than fail in an import.
+
+    Raises:
+        Unavailable: a package of it is not installed.
+    """
+    from eagle3_interop.schemas.findings import Unavailable
+
+    missing = [name for name in EXTRA if find_spec(name) is None]
+    if missing:
+        raise Unavailable(
+            f"{', '.join(missing)} not installed; validating runs the networks: "
+            "pip install 'eagle3-interop[validate]'"
+        )
+
+
+def check_outputs(*paths: Path | None) -> None:
+    """Find out before the work, not after it, that a report cannot be written.
+
+    Raises:
+        Usage: there is no such folder, or the path is one.
+        Unavailable: nothing may be written there.
+    """
+    from eagle3_interop.convert.read.folders import local_path
+    from eagle3_interop.schemas.findings import Unavailable, Usage
+
+    for path in paths:
+        if path is None or path == STDOUT:
+            continue
+        local_path(path)
+        if path.is_dir() or not path.absolute().parent.is_dir():
+            raise Usage(f"{path}: give a file in a folder that exists.")
+        if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+            raise Unavailable(f"{path}: nothing may be written there")
+
+
+def try_report(path: Path, content: str) -> list[str]:
+    """Write a file; the answer of long work outlives a disk that does not take it.
+
+    Returns:
+        What failed, if it did.
+    """
+    try:
+        path.write_text(content, encoding="utf-8")
+    except OSError as error:
+        return [f"{path}: {error.strerror}"]
+    return []
+
+
+def main() -> None:
+    """Entry point of ``eagle3-validate``."""
+    launch(app, json_to_file=True)
