@@ -42,7 +42,7 @@ def test_links_between_pages_lead_somewhere(page):
 def test_every_code_raised_in_the_sources_is_in_the_registry():
     raised = set()
     for folder in ("schemas", "convert", "validators", "recipes"):
-        for path in (ROOT / folder).glob("*.py"):
+        for path in (ROOT / folder).rglob("*.py"):
             raised |= set(
                 re.findall(r'(?:say|finding|refusal|_warning)\(\s*"([a-z0-9-]+)"', path.read_text())
             )

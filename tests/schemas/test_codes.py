@@ -26,7 +26,7 @@ SOURCES = [
 OF_CONVERSIONS = [
     path
     for path in SOURCES
-    if path.parent.name in ("schemas", "convert") and path.name != "serve.py"
+    if path.relative_to(ROOT).parts[0] in ("schemas", "convert") and path.parent.name != "serve"
 ]
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 
