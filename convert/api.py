@@ -44,6 +44,7 @@ class Options:
         dtype: cast the weights.
         max_shard_bytes: split files that are written anew beyond this size.
         canonical_names: rename also what the destination would accept.
+        ranges: read the target's tables where they lie, by ranges of bytes: nothing of it is downloaded whole.
     """
 
     target: str | None = None
@@ -54,6 +55,7 @@ class Options:
     dtype: str | None = None
     max_shard_bytes: int = DEFAULT_SHARD_BYTES
     canonical_names: bool = False
+    ranges: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,9 @@ def load(
     for_all = shared and layout == "auto" and LAYOUTS["universal"].recognise(checkpoint.config)
     beside = left_beside(checkpoint)
     layout, said = layout_of(checkpoint, layout, beside)
-    target = open_target(options.target, weights=weights) if options.target is not None else None
+    target = None
+    if options.target is not None:
+        target = open_target(options.target, weights=weights and not options.ranges)
     facts = _facts(target, options) if target else None
     reading = LAYOUTS["universal" if for_all else layout].read(checkpoint, facts)
     if facts is not None:
@@ -185,7 +189,8 @@ def _compare_embeddings(loaded: Loaded) -> Loaded:
         return replace(loaded, own_embeddings=True)
     if loaded.target is None or loaded.target.embedding is None:
         return loaded
-    same = same_values(loaded.stored(name), loaded.target.embedding)
+    target = loaded.target
+    same = same_values(loaded.stored(name), loaded.target.embedding, target.folder.read)
     reading = loaded.reading
     if same:
         vocabulary = draft.vocabulary.model_copy(update={"embeddings": "target"})

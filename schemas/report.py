@@ -5,6 +5,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from eagle3_interop.schemas.findings import Finding
+from eagle3_interop.schemas.streams import StreamsReport
 
 
 class _Part(BaseModel):
@@ -148,6 +149,7 @@ class Report(_Part):
         sweep: other chains and trees on the same texts.
         sampling: acceptance at a temperature.
         engine: what a real engine counted.
+        streams: where recorded hidden states came from; None where the target ran.
         checkpoint: digests of its files.
         environment: versions, device, dtype, seed, target, texts.
     """
@@ -160,5 +162,6 @@ class Report(_Part):
     sweep: tuple[SweepRow, ...] | None = None
     sampling: dict[str, Any] | None = None
     engine: dict[str, Any] | None = None
+    streams: StreamsReport | None = None
     checkpoint: Files = Files(files={})
     environment: dict[str, Any] = {}

@@ -64,8 +64,17 @@ def validate(
         bool, typer.Option("--sweep", help="Measure a grid of chains and trees as well.")
     ] = False,
     max_new_tokens: Annotated[
-        int, typer.Option(metavar="N", min=2, help="Tokens to score after each prompt.")
-    ] = 128,
+        int | None,
+        typer.Option(metavar="N", min=2, help="Tokens to score after each prompt [128]."),
+    ] = None,
+    streams: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Recorded hidden states (eagle3-record): no target runs."),
+    ] = None,
+    stream_taps: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Which taps a trainer's own recordings hold: 2,16,29."),
+    ] = None,
     stop_at_eos: Annotated[
         bool, typer.Option("--stop-at-eos", help="End texts at an end-of-sequence token.")
     ] = False,
@@ -152,6 +161,8 @@ def validate(
             max_logit_diff=max_logit_diff,
             agreement=html is not None,
             trust_remote_code=trust_remote_code,
+            streams=streams,
+            stream_taps=taps_of(stream_taps, "--stream-taps"),
         )
         from eagle3_interop.validators.engines.judge import judge_of
 
@@ -205,6 +216,24 @@ def _shape(num_draft_tokens: int | None, tree: str | None) -> "Shape | None":
     if len(parts) != 3 or not all(part.strip().isdigit() for part in parts):
         raise Usage(f"--tree {tree!r}: give STEPS,TOPK,TOKENS, such as 3,4,16.")
     return Shape(*map(int, parts)).checked()
+
+
+def taps_of(text: str | None, option: str) -> tuple[int, ...] | None:
+    """A list of taps, ``embed`` for 0.
+
+    Raises:
+        Usage: it is none.
+    """
+    from eagle3_interop.schemas.findings import Usage
+
+    if text is None:
+        return None
+    parts = ["0" if part.strip() == "embed" else part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise Usage(
+            f"{option} {text!r}: give taps, such as 2,16,29 (embed or 0 for the embedding)."
+        )
+    return tuple(map(int, parts))
 
 
 def require_extra() -> None:

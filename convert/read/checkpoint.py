@@ -4,7 +4,7 @@ Nothing is ever written to a source, and nothing but headers is read until someb
 """
 
 import fnmatch
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -127,8 +127,15 @@ def read_config(folder: Folder, *, infinities: bool = False) -> dict[str, Any]:
     return _read_object(folder, "config.json", "broken-config", infinities=infinities)
 
 
-def read_index(folder: Folder, index: str) -> dict[str, str] | None:
+def read_index(
+    folder: Folder, index: str, wanted: Collection[str] | None = None
+) -> dict[str, str] | None:
     """``weight_map`` of an index: tensor to file, every file in the folder; None without an index.
+
+    Args:
+        folder: that holds it.
+        index: its name.
+        wanted: the tensors that matter; files that hold none of them may be missing.
 
     Raises:
         Refused: the index is damaged, or names files that are elsewhere or missing.
@@ -138,6 +145,8 @@ def read_index(folder: Folder, index: str) -> dict[str, str] | None:
     weight_map = _read_object(folder, index, "broken-index").get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise refusal("broken-index", index, "has no weight_map")
+    if wanted is not None:
+        weight_map = {name: file for name, file in weight_map.items() if name in wanted}
     safe_names(weight_map, folder.sizes, index)
     return weight_map
 
@@ -168,8 +177,12 @@ def read_file(
     return header.tensors, header
 
 
-def weight_names(folder: Folder) -> tuple[list[str], dict[str, str] | None]:
+def weight_names(
+    folder: Folder, wanted: Collection[str] | None = None
+) -> tuple[list[str], dict[str, str] | None]:
     """The weight files that count, and the index that says so (if one does).
+
+    Of the index only the `wanted` tensors count, where these are given.
 
     safetensors go before ``.bin``; with an index the files that it names count, as vLLM and SGLang have
     it; without one, all. `by_transformers` differs.
@@ -178,7 +191,7 @@ def weight_names(folder: Folder) -> tuple[list[str], dict[str, str] | None]:
         Refused: there are none (``no-weights``), or the index is damaged.
     """
     for index, pattern in ((SAFETENSORS_INDEX, "*.safetensors"), (BIN_INDEX, "pytorch_model*.bin")):
-        weight_map = read_index(folder, index)
+        weight_map = read_index(folder, index, wanted)
         if weight_map is not None:
             return safe_names(weight_map, folder.sizes, index), weight_map
         names = sorted(fnmatch.filter(folder.sizes, pattern))

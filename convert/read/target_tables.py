@@ -49,6 +49,17 @@ _HEADS = (
     "embed_out.weight",
 )
 
+_NORMS = tuple(
+    name.removesuffix(ending) + norm
+    for name in _EMBEDDINGS
+    for ending in ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight",
+                   "tok_embeddings.weight", "embeddings.weight", "embedding.word_embeddings.weight")
+    if name.endswith(ending)
+    for norm in ("norm.weight", "final_layernorm.weight", "final_layer_norm.weight", "ln_f.weight",
+                 "norm_f.weight", "final_norm.weight")
+)  # fmt: skip
+"""The final norm stands beside the embedding table."""
+
 _SLIDING_BY_DEFAULT = ("ministral", "mistral")
 """Model types that slide where nothing is said (transformers 5.19)."""
 
@@ -76,6 +87,7 @@ class TargetCheckpoint:
         embedding: the embedding table, None where it was not found under a known name.
         head: the output head; the embedding table where the two are tied.
         tied: the head is the embedding table.
+        norm: the weight of the final norm, where it was asked for and found under a known name.
     """
 
     folder: Folder
@@ -84,6 +96,7 @@ class TargetCheckpoint:
     embedding: Stored | None
     head: Stored | None
     tied: bool
+    norm: Stored | None = None
 
     @property
     def path(self) -> str:
@@ -150,12 +163,13 @@ class TargetCheckpoint:
         return read_values(self.folder, tensor)
 
 
-def open_target(spec: str, *, weights: bool = True) -> TargetCheckpoint:
+def open_target(spec: str, *, weights: bool = True, norm: bool = False) -> TargetCheckpoint:
     """Open a target, a local folder or a Hub id ``ORG/NAME[@REVISION]``.
 
     Args:
         spec: folder or Hub id.
         weights: False leaves the tables on the Hub: headers only.
+        norm: look for the final norm as well.
 
     Raises:
         Usage: no such folder, and not a Hub id.
@@ -166,7 +180,7 @@ def open_target(spec: str, *, weights: bool = True) -> TargetCheckpoint:
     try:
         config = read_config(folder, infinities=True)
         _refuse_draft(folder, config)
-        stored = _tables(folder, download=weights)
+        stored = _tables(folder, norm, download=weights)
     except OSError as error:
         raise Unavailable(f"{error.filename or spec}: {error.strerror or error}") from error
     embedding = _first(stored, _EMBEDDINGS)
@@ -174,7 +188,7 @@ def open_target(spec: str, *, weights: bool = True) -> TargetCheckpoint:
     text = _text_config(config)
     tied = bool(text.get("tie_word_embeddings")) if own_head else True
     head = embedding if tied else own_head
-    return TargetCheckpoint(folder, config, text, embedding, head, tied)
+    return TargetCheckpoint(folder, config, text, embedding, head, tied, _first(stored, _NORMS))
 
 
 def window_of(config: Mapping[str, Any]) -> int | None:
@@ -226,11 +240,11 @@ def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return config
 
 
-def _tables(folder: Folder, *, download: bool) -> dict[str, Stored]:
-    """The embedding and head tensors, from the files that hold them alone."""
-    wanted = {*_EMBEDDINGS, *_HEADS}
+def _tables(folder: Folder, norm: bool, *, download: bool) -> dict[str, Stored]:
+    """The embedding and head tensors, and the final norm's, from the files that hold them alone."""
+    wanted = {*_EMBEDDINGS, *_HEADS, *(_NORMS if norm else ())}
     try:
-        names, weight_map = weight_names(folder)
+        names, weight_map = weight_names(folder, wanted)
     except Refused as refused:
         if all(finding.code == "no-weights" for finding in refused.findings):
             return {}

@@ -211,7 +211,9 @@ def _reproduction(facts: Facts, target: str) -> list[str]:
     else:
         words += ["--num-draft-tokens", str(facts.tokens)]
     prompts = told.get("prompts") or {}
-    if prompts.get("source", "bundled") != "bundled":
+    if told.get("streams"):
+        words += ["--streams", shortened(str(told["streams"]))]
+    elif prompts.get("source", "bundled") != "bundled":
         words += ["--prompts", shortened(str(prompts["source"]))]
     options = {"--max-new-tokens": "max_new_tokens", "--dtype": "dtype", "--seed": "seed"}
     for option, key in options.items():

@@ -23,7 +23,8 @@ from eagle3_interop.validators.accept.drafting import (
     tree_paths,
 )
 from eagle3_interop.validators.network.reference import Network
-from eagle3_interop.validators.target.running import Progress, Target
+from eagle3_interop.validators.target.running import Progress
+from eagle3_interop.validators.target.source import Source
 from eagle3_interop.validators.target.texts import Text
 
 
@@ -89,7 +90,7 @@ class Acceptance:
 
 def measure(
     network: Network,
-    target: Target,
+    target: Source,
     texts: Sequence[Text],
     shapes: Sequence[Shape],
     *,
@@ -172,18 +173,17 @@ class Counter:
                 raise ValueError(f"{shape.steps} steps need as many tokens after the scored ones")
 
     def add(self, batch: Batch, lengths: Tensor) -> None:
-        """Walk the texts of a batch; `lengths` is [B, S]."""
-        """Count a batch, whose `lengths` are of `batch_lengths`."""
+        """Walk the texts of a batch; `lengths` is [B, S], of `batch_lengths`."""
         for index, row in zip(batch.indices, lengths.tolist(), strict=True):
-            steps = walk(row, self.texts[index].scored)
+            walks = self.texts[index].walks
+            steps = [taken for first, scored in walks for taken in walk(row[first:], scored)]
             self.prompts[index] = len(steps), sum(steps)
             for position in range(self.shape.steps):
                 self.per_position[position] += sum(taken > position for taken in steps)
 
     def result(self) -> Acceptance:
-        """The counters."""
         """The counters, once all batches were added."""
-        tokens = sum(text.scored for text in self.texts)
+        tokens = sum(scored for text in self.texts for _, scored in text.walks)
         return Acceptance(self.shape, tokens, tuple(self.prompts), tuple(self.per_position))
 
 
@@ -261,7 +261,7 @@ class Sampled:
 
 def measure_sampled(
     network: Network,
-    target: Target,
+    target: Source,
     texts: Sequence[Text],
     depth: int,
     temperature: float,
@@ -303,7 +303,7 @@ def measure_sampled(
 
 @torch.no_grad()
 def _expected(
-    network: Network, target: Target, batch: Batch, depth: int, temperature: float
+    network: Network, target: Source, batch: Batch, depth: int, temperature: float
 ) -> Tensor:
     """[B, S, 2, depth] float64: probability that more than j are accepted, greedy and probabilistic."""
     rows = torch.arange(len(batch.starts), device=batch.starts.device)[:, None]
@@ -321,7 +321,7 @@ def _expected(
 
 def _judge(
     network: Network,
-    target: Target,
+    target: Source,
     normed: Tensor,
     final: Tensor,
     token: Tensor,

@@ -22,7 +22,8 @@ from torch import Tensor
 from eagle3_interop.schemas.findings import Usage
 from eagle3_interop.validators.network.attention import Cache
 from eagle3_interop.validators.network.reference import Features, Network, Output
-from eagle3_interop.validators.target.running import Progress, Target, pack
+from eagle3_interop.validators.target.running import Progress, pack
+from eagle3_interop.validators.target.source import Source
 from eagle3_interop.validators.target.texts import Text
 
 CHUNK = 1024
@@ -93,7 +94,7 @@ class Batch:
 
 
 def batches(
-    target: Target,
+    target: Source,
     texts: Sequence[Text],
     taps: Sequence[int],
     *,
@@ -125,7 +126,7 @@ def batches(
 
 
 def _batch(
-    target: Target,
+    target: Source,
     texts: list[Text],
     indices: list[int],
     taps: Sequence[int],
@@ -146,7 +147,7 @@ def _batch(
         tokens,
         starts.to(target.device),
         (columns < counts).to(target.device),
-        target.features(tokens[:, :length], taps, final=final),
+        target.features_of(texts, tokens[:, :length], taps, final=final),
     )
 
 

@@ -209,11 +209,11 @@ def generate(
     path = provenance.target_folder(request.target)
     tokenizer = load_tokenizer(path, trust_remote_code=request.trust_remote_code)
     encoded = encode(prompts, tokenizer, target.vocabulary_size)
-    with watch("generating", len(encoded) * (request.new_tokens + extra)) as progress:
+    with watch("generating", len(encoded) * (request.written + extra)) as progress:
         return write_texts(
             target,
             encoded,
-            request.new_tokens,
+            request.written,
             extra,
             given=[prompt.completion for prompt in prompts],
             progress=progress,

@@ -17,7 +17,8 @@ from eagle3_interop.validators.accept.drafting import CHUNK, Batch, draft_steps
 from eagle3_interop.validators.diagnose.wiring import Subject, Wired, Wiring
 from eagle3_interop.validators.network.reference import Features
 from eagle3_interop.validators.target.captured import Fusion, Streams
-from eagle3_interop.validators.target.running import Target, pack
+from eagle3_interop.validators.target.running import pack
+from eagle3_interop.validators.target.source import Source
 from eagle3_interop.validators.target.texts import Text
 
 DEPTHS = 4
@@ -164,7 +165,7 @@ class Evaluator:
     """
 
     def __init__(
-        self, subject: Subject, target: Target, streams: Streams, sieve: int, steps: int = 3
+        self, subject: Subject, target: Source, streams: Streams, sieve: int, steps: int = 3
     ) -> None:
         """Prepare the batches.
 

@@ -20,7 +20,7 @@ from eagle3_interop.validators.diagnose.wiring import (
 )
 from eagle3_interop.validators.network.reference import refuse_unknown
 from eagle3_interop.validators.network.weights import Weights, as_tensor
-from eagle3_interop.validators.target.running import Target
+from eagle3_interop.validators.target.source import Source
 
 SPELLINGS: tuple[LaterNorm, ...] = ("hidden_norm", "input_layernorm")
 
@@ -50,7 +50,7 @@ UNKNOWN = frozenset(
 
 
 def subject_of(
-    loaded: Loaded, target: Target, *, device: torch.device, dtype: torch.dtype
+    loaded: Loaded, target: Source, *, device: torch.device, dtype: torch.dtype
 ) -> Subject:
     """The weights of a checkpoint, and every wiring that makes sense for them.
 
@@ -104,7 +104,7 @@ def _with_taps(draft: Draft, depth: int) -> Draft:
     return draft.model_copy(update={"taps": taps})
 
 
-def target_rope(target: Target) -> Rope | None:
+def target_rope(target: Source) -> Rope | None:
     """The target's rope, as far as a draft's could be the same."""
     found = getattr(target.config, "rope_parameters", None)
     if not isinstance(found, Mapping) or not isinstance(found.get("rope_theta"), int | float):
@@ -128,7 +128,7 @@ def _maps(draft: Draft, weights: Weights, names: frozenset[str]) -> dict[str, Te
 
 
 def _tables(
-    draft: Draft, weights: Weights, target: Target, names: frozenset[str]
+    draft: Draft, weights: Weights, target: Source, names: frozenset[str]
 ) -> dict[str, Tensor]:
     kind: str = draft.vocabulary.embeddings
     found = {kind: weights.embeddings}

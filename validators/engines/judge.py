@@ -16,6 +16,7 @@ from eagle3_interop.validators.engines.miswirings import Cause, likeliest
 from eagle3_interop.validators.engines.prediction import Prediction, figures, predict, summary
 from eagle3_interop.validators.prove.request import Judgement, Request, Session
 from eagle3_interop.validators.report import provenance
+from eagle3_interop.validators.target.running import Target
 from eagle3_interop.validators.target.texts import (
     Prompt,
     Text,
@@ -65,7 +66,7 @@ class EngineJudge:
             draft=folder_of(loaded),
             plugin=needs_plugin(loaded.checkpoint.config),
             prompts=tuple(encode(prompts, tokenizer, size)),
-            new_tokens=request.new_tokens,
+            new_tokens=request.written,
             stop_ids=stop_ids(path, request) if request.stop_at_eos else (),
             shape=shape,
             dtype=request.dtype,
@@ -77,6 +78,7 @@ class EngineJudge:
         """Judge the engine on its own texts."""
         assert self.work is not None  # noqa: S101
         assert self.served is not None  # noqa: S101
+        assert isinstance(session.target, Target)  # noqa: S101 - `validate` refuses recordings here
         work, served = self.work, self.served
         made = write_texts(
             session.target, work.prompts, work.new_tokens, work.shape.steps, given=served.outputs

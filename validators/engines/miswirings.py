@@ -15,7 +15,7 @@ from eagle3_interop.validators.accept.drafting import Shape
 from eagle3_interop.validators.engines.answers import Served
 from eagle3_interop.validators.engines.prediction import count, figures
 from eagle3_interop.validators.network.reference import Network
-from eagle3_interop.validators.target.running import Target
+from eagle3_interop.validators.target.source import Source
 from eagle3_interop.validators.target.texts import Text
 
 NEAR = 0.05
@@ -53,7 +53,7 @@ class Cause:
 
 
 def likeliest(
-    network: Network, target: Target, texts: tuple[Text, ...], shape: Shape, served: Served
+    network: Network, target: Source, texts: tuple[Text, ...], shape: Shape, served: Served
 ) -> tuple[list[Cause], int]:
     """The mistakes that count as the engine did, or else the nearest, if one is near; and how many were tried.
 

@@ -17,7 +17,7 @@ from eagle3_interop.validators.accept.acceptance import Acceptance, Counter, bat
 from eagle3_interop.validators.accept.drafting import Shape, batches
 from eagle3_interop.validators.engines.answers import Served
 from eagle3_interop.validators.network.reference import Network, Trace
-from eagle3_interop.validators.target.running import Target
+from eagle3_interop.validators.target.source import Source
 from eagle3_interop.validators.target.texts import Text
 
 ROUNDING = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}
@@ -124,7 +124,7 @@ def _range(values: Sequence[int], moved: bool) -> tuple[int, int]:
 
 
 def predict(
-    network: Network, target: Target, texts: Sequence[Text], shape: Shape, dtypes: Sequence[str]
+    network: Network, target: Source, texts: Sequence[Text], shape: Shape, dtypes: Sequence[str]
 ) -> Prediction:
     """The counters that an engine should have on these texts.
 
@@ -151,7 +151,7 @@ def predict(
 
 def count(
     networks: Sequence[Network],
-    target: Target,
+    target: Source,
     texts: Sequence[Text],
     shape: Shape,
     look: Callable[[Sequence[Tensor], Tensor], None] | None = None,

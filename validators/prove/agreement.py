@@ -19,7 +19,7 @@ from eagle3_interop.validators.accept.acceptance import Acceptance
 from eagle3_interop.validators.accept.drafting import Batch, batches, draft_steps
 from eagle3_interop.validators.network.reference import Network
 from eagle3_interop.validators.prove.stages import first_parting
-from eagle3_interop.validators.target.running import Target
+from eagle3_interop.validators.target.source import Source
 from eagle3_interop.validators.target.texts import Text
 
 LOGIT_ROUNDING = {torch.float32: 5e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}
@@ -149,7 +149,7 @@ def _ids(network: Network) -> Tensor:
 
 
 def where_they_part(
-    comparison: LogitComparison, target: Target, texts: Sequence[Text]
+    comparison: LogitComparison, target: Source, texts: Sequence[Text]
 ) -> FirstDifference | None:
     """Trace both networks on the text on which they differ most."""
     prompt = comparison.worst_text

@@ -10,8 +10,11 @@ from eagle3_interop.schemas.report import Gate
 from eagle3_interop.validators.accept.acceptance import Acceptance
 from eagle3_interop.validators.accept.drafting import Shape
 from eagle3_interop.validators.network.reference import Network
-from eagle3_interop.validators.target.running import Target
+from eagle3_interop.validators.target.source import Source
 from eagle3_interop.validators.target.texts import Prompt, Text
+
+NEW_TOKENS = 128
+"""Tokens that the target writes after each prompt, unless told otherwise."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Request:
         prompts: a file of prompts; the package's own without one.
         shape: what is drafted a step; None for as many tokens as the draft's config recommends, else 3.
         sweep: measure a grid of chains and trees as well.
-        new_tokens: of each text.
+        new_tokens: of each text; None for the usual number, or what was recorded.
         stop_at_eos: texts end at an end-of-sequence token.
         temperature: measure acceptance under sampling as well, if above 0.
         cost_ratio: time of one draft step over time of one target step.
@@ -36,6 +39,8 @@ class Request:
         max_logit_diff: a gate, in place of rounding.
         agreement: measure how often each depth is right, whatever came before it.
         trust_remote_code: run Python files that come with the target.
+        streams: a folder of recorded hidden states in place of a running target.
+        stream_taps: of recordings that do not name theirs.
     """
 
     checkpoint: str
@@ -44,7 +49,7 @@ class Request:
     prompts: Path | None = None
     shape: Shape | None = None
     sweep: bool = False
-    new_tokens: int = 128
+    new_tokens: int | None = None
     stop_at_eos: bool = False
     temperature: float = 0.0
     cost_ratio: float | None = None
@@ -55,6 +60,13 @@ class Request:
     max_logit_diff: float | None = None
     agreement: bool = False
     trust_remote_code: bool = False
+    streams: str | None = None
+    stream_taps: tuple[int, ...] | None = None
+
+    @property
+    def written(self) -> int:
+        """Tokens that a running target writes after each prompt."""
+        return NEW_TOKENS if self.new_tokens is None else self.new_tokens
 
     def check(self) -> None:
         """Refuse what can never be measured.
@@ -70,12 +82,18 @@ class Request:
             raise Usage("--max-logit-diff compares with a source: give --against SOURCE too.")
         if self.shape is not None:
             self.shape.checked()
-        if self.new_tokens < 2:
+        if self.written < 2:
             raise Usage(
                 "--max-new-tokens: at least 2; the prefill gives the first without a draft."
             )
         if self.temperature < 0 or (self.cost_ratio or 0) < 0:
             raise Usage("--temperature and --cost-ratio cannot be negative.")
+        if self.stream_taps is not None and self.streams is None:
+            raise Usage("--stream-taps says what recorded files hold: give --streams DIR too.")
+        if self.streams is not None and self.prompts is not None:
+            raise Usage("--prompts: with --streams the texts are the recorded ones; leave it out.")
+        if self.streams is not None and self.temperature:
+            raise Usage("--temperature needs texts that the target samples: leave --streams out.")
 
 
 @dataclass(frozen=True)
@@ -95,7 +113,7 @@ class Session:
     request: Request
     loaded: Loaded
     network: Network
-    target: Target
+    target: Source
     texts: tuple[Text, ...]
     shape: Shape
     findings: tuple[Finding, ...]

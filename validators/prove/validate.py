@@ -10,6 +10,7 @@ import torch
 
 from eagle3_interop.convert import api
 from eagle3_interop.convert.decide.planning import Loaded
+from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage, finding
 from eagle3_interop.schemas.report import AcceptanceReport, AgainstReport, Files, Gate, Report
 from eagle3_interop.validators.accept.acceptance import (
@@ -30,9 +31,13 @@ from eagle3_interop.validators.prove.agreement import (
     where_they_part,
 )
 from eagle3_interop.validators.prove.request import Judge, Request, Session
+from eagle3_interop.validators.prove.streamed import Streamed, Teacher, open_streams, read_streams
 from eagle3_interop.validators.report import provenance
 from eagle3_interop.validators.target.running import DTYPES, Progress, Target, resolve_device
+from eagle3_interop.validators.target.source import Source
 from eagle3_interop.validators.target.texts import (
+    Prompt,
+    Text,
     bundled_prompts,
     encode,
     load_tokenizer,
@@ -95,44 +100,42 @@ def validate(
 
 def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Report, Measured]:
     device = resolve_device(request.device)
-    prompts = bundled_prompts() if request.prompts is None else read_prompts(request.prompts)
-    options = api.Options(target=request.target)
+    if request.streams is not None and judge is not None:
+        raise Usage("--engine and --server need the target itself: leave --streams out.")
+    prompts = _prompts(request)
+    options = api.Options(target=request.target, ranges=request.streams is not None)
     loaded = api.load(request.checkpoint, "auto", options)
     source = api.load(request.against, "auto", options) if request.against else None
     shape = request.shape or (judge.shape if judge else None)
     shape = shape or Shape.chain(loaded.reading.draft.speculative_tokens or 3)
     if judge:
-        with watch("the engine starts and generates", len(prompts) * request.new_tokens):
+        with watch("the engine starts and generates", len(prompts) * request.written):
             judge.serve(request, loaded, prompts, shape)
-    target = load_target(request, device)
     shapes = _shapes(request, shape)
-    extra = max(MIN_DEPTH, *(one.steps for one in shapes))
-    path = provenance.target_folder(request.target)
-    tokenizer = load_tokenizer(path, trust_remote_code=request.trust_remote_code)
-    encoded = encode(prompts, tokenizer, target.vocabulary_size)
-    stops = _stops(request, target)
-    with watch("generating", len(encoded) * (request.new_tokens + extra)) as progress:
-        made = write_texts(
-            target,
-            encoded,
-            request.new_tokens,
-            extra,
-            given=[prompt.completion for prompt in prompts],
-            stop_ids=stops,
-            progress=progress,
-        )
-    said = _disagreements(made.disagreements, made.given)
+    drafts = [one.reading.draft for one in (loaded, source) if one is not None]
+    target: Source
+    texts: tuple[Text, ...]
+    encoded: list[tuple[int, ...]] = []
+    given = None
+    if request.streams is not None:
+        given = _recorded(request, device, drafts, shapes)
+        target, texts, said = given.recording, given.texts, list(given.findings)
+        prompts = [Prompt(token_ids=text.prompt) for text in texts]
+    else:
+        target = load_target(request, device)
+        texts, said, encoded = _written(request, target, prompts, shapes, watch)
     session = Session(
         request,
         loaded,
         _network(loaded, target, request, device),
         target,
-        made.texts,
+        texts,
         shape,
         (*loaded.reading.findings, *said),
     )
     other = _network(source, target, request, device) if source else None
-    measured = _measure(session, other, shapes, watch)
+    teacher = Teacher(given.recording, given.texts, shape.steps) if given else None
+    measured = _measure(session, other, shapes, watch, teacher)
     sampling = _sampling(session, encoded, watch) if request.temperature else None
     judgement = judge(session, measured.ours[shape]) if judge else None
     against = _against(session, source, measured) if source else None
@@ -146,10 +149,54 @@ def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Repo
         sweep=_sweep(request, measured, shapes),
         sampling=sampling,
         engine=judgement.engine if judgement else None,
+        streams=given.report(teacher) if given else None,
         checkpoint=Files(files=provenance.digests(loaded.checkpoint)),
         environment=provenance.environment(request, target, str(device), prompts, loaded),
     )
     return report, measured
+
+
+def _prompts(request: Request) -> list[Prompt]:
+    if request.streams is not None:
+        return []
+    return bundled_prompts() if request.prompts is None else read_prompts(request.prompts)
+
+
+def _recorded(
+    request: Request, device: torch.device, drafts: Sequence[Draft], shapes: Sequence[Shape]
+) -> Streamed:
+    """The recorded texts, if they hold what these drafts read, as deep as they are asked for."""
+    recording = open_streams(request, device)
+    recording.check_taps(drafts)
+    deepest = max(one.steps for one in shapes)
+    recording.check_depth(deepest)
+    return read_streams(request, recording, max(deepest, MIN_DEPTH if len(drafts) > 1 else 1))
+
+
+def _written(
+    request: Request,
+    target: Target,
+    prompts: list[Prompt],
+    shapes: Sequence[Shape],
+    watch: Watch,
+) -> tuple[tuple[Text, ...], list[Finding], list[tuple[int, ...]]]:
+    """Texts that the target writes now, what is to be said of them, and the prompts' token ids."""
+    extra = max(MIN_DEPTH, *(one.steps for one in shapes))
+    path = provenance.target_folder(request.target)
+    tokenizer = load_tokenizer(path, trust_remote_code=request.trust_remote_code)
+    encoded = encode(prompts, tokenizer, target.vocabulary_size)
+    stops = _stops(request, target)
+    with watch("generating", len(encoded) * (request.written + extra)) as progress:
+        made = write_texts(
+            target,
+            encoded,
+            request.written,
+            extra,
+            given=[prompt.completion for prompt in prompts],
+            stop_ids=stops,
+            progress=progress,
+        )
+    return made.texts, _disagreements(made.disagreements, made.given), encoded
 
 
 def load_target(request: Request, device: torch.device) -> Target:
@@ -169,7 +216,7 @@ def load_target(request: Request, device: torch.device) -> Target:
         raise Refused([finding("not-a-target", request.target, message)]) from error
 
 
-def _network(loaded: Loaded, target: Target, request: Request, device: torch.device) -> Network:
+def _network(loaded: Loaded, target: Source, request: Request, device: torch.device) -> Network:
     weights = Weights.read(
         loaded.reading,
         loaded.checkpoint,
@@ -212,7 +259,11 @@ def _disagreements(count: int, given: int) -> list[Finding]:
 
 
 def _measure(
-    session: Session, other: Network | None, shapes: Sequence[Shape], watch: Watch
+    session: Session,
+    other: Network | None,
+    shapes: Sequence[Shape],
+    watch: Watch,
+    teacher: Teacher | None = None,
 ) -> Measured:
     """Everything that one teacher-forced pass of the target tells."""
     texts, shape = session.texts, session.shape
@@ -220,17 +271,20 @@ def _measure(
     depth = max(MIN_DEPTH, shape.steps)
     logits = LogitComparison(session.network, other, depth) if other else None
     taps = _taps(networks)
+    final = any(network.draft.fc is None for network in networks)
     counters = [{one: Counter(one, texts) for one in shapes}]
     if other:
         counters.append({shape: Counter(shape, texts)})
     right = torch.zeros(shape.steps, 2)
     with watch("measuring", sum(text.starts[-1] + 1 for text in texts if text.starts)) as progress:
-        for batch in batches(session.target, texts, taps, progress=progress):
+        for batch in batches(session.target, texts, taps, final=final, progress=progress):
             for network, counted in zip(networks, counters, strict=True):
                 for one, lengths in batch_lengths(network, batch, list(counted)).items():
                     counted[one].add(batch, lengths)
             if logits is not None:
                 logits.add(batch)
+            if teacher is not None:
+                teacher.add(session.network, batch)
             if session.request.agreement:
                 right += _right(session.network, batch, shape.steps)
     ours, *theirs = [{one: count.result() for one, count in x.items()} for x in counters]
@@ -256,11 +310,12 @@ def _right(network: Network, batch: Any, depth: int) -> torch.Tensor:  # noqa: A
 def _sampling(session: Session, encoded: Sequence[tuple[int, ...]], watch: Watch) -> dict[str, Any]:
     """Acceptance along texts that the target samples."""
     request, depth = session.request, session.shape.steps
-    with watch("sampling", len(encoded) * (request.new_tokens + depth)) as progress:
+    assert isinstance(session.target, Target)  # noqa: S101 - `Request.check` refuses recordings here
+    with watch("sampling", len(encoded) * (request.written + depth)) as progress:
         texts = write_texts(
             session.target,
             encoded,
-            request.new_tokens,
+            request.written,
             depth,
             temperature=request.temperature,
             seed=request.seed,

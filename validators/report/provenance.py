@@ -15,7 +15,7 @@ from eagle3_interop.convert.read.folders import local_folder
 from eagle3_interop.convert.write.stream import PROVENANCE, sha256_of
 from eagle3_interop.schemas.findings import Unavailable
 from eagle3_interop.validators.prove.request import Request
-from eagle3_interop.validators.target.running import Target
+from eagle3_interop.validators.target.source import Source
 from eagle3_interop.validators.target.texts import Prompt
 
 PACKAGES = ("eagle3-interop", "torch", "transformers", "accelerate", "safetensors", "numpy")
@@ -63,7 +63,7 @@ def target_folder(spec: str) -> str:
 
 
 def environment(
-    request: Request, target: Target, device: str, prompts: Sequence[Prompt], loaded: Loaded
+    request: Request, target: Source, device: str, prompts: Sequence[Prompt], loaded: Loaded
 ) -> dict[str, Any]:
     """Everything that the figures depend on beside the checkpoint itself."""
     return {
@@ -89,11 +89,12 @@ def environment(
             "as_is": {name: found["as_is"] for name, found in engines(loaded).items()},
         },
         "prompts": {
-            "source": "bundled" if request.prompts is None else str(request.prompts),
+            "source": _prompts_source(request),
             "count": len(prompts),
             "sha256": _prompts_digest(prompts),
         },
-        "max_new_tokens": request.new_tokens,
+        "streams": request.streams,
+        "max_new_tokens": request.new_tokens if request.streams else request.written,
         "end_of_sequence": "stops" if request.stop_at_eos else "ignored",
         "temperature": request.temperature,
         "cost_ratio": request.cost_ratio,
@@ -122,6 +123,12 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def _prompts_source(request: Request) -> str:
+    if request.streams is not None:
+        return "recorded"
+    return "bundled" if request.prompts is None else str(request.prompts)
 
 
 def _prompts_digest(prompts: Sequence[Prompt]) -> str:

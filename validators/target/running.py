@@ -102,7 +102,7 @@ class Target:
             Refused: it is no complete causal LM (a draft, for one).
             Unavailable: it could not be read or downloaded.
         """
-        config = _config(path, trust_remote_code)
+        config = load_config(path, trust_remote_code)
         device = torch.device(device)
         options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
         options |= _placement(config, device, dtype, trust_remote_code, memory)
@@ -160,17 +160,23 @@ class Target:
                 return Features(caught, torch.empty(*tokens.shape, 0, device=self.device))
         return Features(caught, out.last_hidden_state)
 
+    def features_of(
+        self,
+        texts: Sequence[Any],  # noqa: ARG002 - a recorded target looks them up
+        tokens: Tensor,
+        taps: Sequence[int],
+        *,
+        final: bool = True,
+    ) -> Features:
+        """`features` of the texts' first tokens."""
+        return self.features(tokens, taps, final=final)
+
     def logits(self, final: Tensor) -> Tensor:
         """[..., V] float32 from the hidden state after the final norm; pass few positions at once.
 
-        Scales and caps are the model's own: ``logit_scale`` multiplies (Cohere), ``logits_scaling``
-        divides (Granite), ``final_logit_softcapping`` bends (Gemma).
+        Scales and caps are the model's own.
         """
-        logits: Tensor = self._head(final).float()
-        logits = logits * (getattr(self.config, "logit_scale", None) or 1.0)
-        logits = logits / (getattr(self.config, "logits_scaling", None) or 1.0)
-        cap = getattr(self.config, "final_logit_softcapping", None)
-        return logits if cap is None else cap * torch.tanh(logits / cap)
+        return scaled_logits(self._head(final).float(), self.config)
 
     def greedy(self, final: Tensor, chunk: int = 1024) -> Tensor:
         """The likeliest next token of each position, [N, H] to [N], a chunk of logits at a time."""
@@ -281,6 +287,18 @@ class Target:
             yield caught
 
 
+def scaled_logits(logits: Tensor, config: Any) -> Tensor:  # noqa: ANN401
+    """What the model does to its head's product.
+
+    ``logit_scale`` multiplies (Cohere), ``logits_scaling`` divides (Granite), ``final_logit_softcapping``
+    bends (Gemma).
+    """
+    logits = logits * (getattr(config, "logit_scale", None) or 1.0)
+    logits = logits / (getattr(config, "logits_scaling", None) or 1.0)
+    cap = getattr(config, "final_logit_softcapping", None)
+    return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
 def find_decoder(model: PreTrainedModel, depth: int) -> tuple[nn.Module, nn.ModuleList]:
     """The module that owns the token embeddings and, beside them, a list of `depth` layers.
 
@@ -345,9 +363,20 @@ def _choose(logits: Tensor, temperature: float, generator: torch.Generator | Non
     return torch.multinomial((logits / temperature).softmax(dim=-1), 1, generator=generator)
 
 
-def _config(path: str | Path, trust_remote_code: bool) -> PreTrainedConfig:
+def load_config(
+    path: str | Path, trust_remote_code: bool, revision: str | None = None
+) -> PreTrainedConfig:
+    """The config of a target.
+
+    Raises:
+        Refused: transformers does not know it, or it is a draft's.
+        Unavailable: it could not be read or downloaded.
+    """
     config: PreTrainedConfig = _reading(
-        path, lambda: AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+        path,
+        lambda: AutoConfig.from_pretrained(
+            path, trust_remote_code=trust_remote_code, revision=revision
+        ),
     )
     names = " ".join(getattr(config, "architectures", None) or [])
     if "Eagle" in names or "Speculator" in names or "DraftModel" in names:

@@ -62,6 +62,11 @@ class Text:
         first = len(self.prompt) - 1
         return range(first, first + self.scored - 1)
 
+    @property
+    def walks(self) -> tuple[tuple[int, int], ...]:
+        """What engines would generate of it: the first of `starts` and the scored tokens of each run."""
+        return ((0, self.scored),)
+
 
 @dataclass(frozen=True)
 class Texts:

@@ -1,0 +1,184 @@
+"""``eagle3-record``: a thin shell over `record`; ``--help`` imports neither torch nor transformers."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from eagle3_interop.convert.console import (
+    EXIT_UNAVAILABLE,
+    Console,
+    QuietFlag,
+    VersionFlag,
+    launch,
+)
+from eagle3_interop.validators.validate_cli import (
+    STDOUT,
+    Dtype,
+    check_outputs,
+    require_extra,
+    taps_of,
+    try_report,
+)
+
+if TYPE_CHECKING:
+    from eagle3_interop.schemas.findings import Finding
+    from eagle3_interop.schemas.streams import StreamsManifest
+    from eagle3_interop.validators.record.record import Recorder, Wish
+
+app = typer.Typer(
+    name="eagle3-record",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+
+@app.command(no_args_is_help=True)
+def record(
+    target: Annotated[str, typer.Argument(help="The target: folder, or Hub id ORG/NAME[@REV].")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to fill.")],
+    prompts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="JSON lines, or one user message a line [own set]."),
+    ] = None,
+    max_new_tokens: Annotated[
+        int, typer.Option(metavar="N", min=2, help="Tokens of each text that count.")
+    ] = 128,
+    lookahead: Annotated[
+        int,
+        typer.Option(metavar="M", min=1, help="Tokens after those: the longest draft to judge."),
+    ] = 16,
+    taps: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST|all",
+            help="Layers passed: 0 the embedding, L the end [the default triple and around it].",
+        ),
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    dtype: Annotated[
+        Dtype, typer.Option(help="Of the target, and of what is written.")
+    ] = "float32",
+    seed: Annotated[int, typer.Option(metavar="S", help="Greedy texts do not depend on it.")] = 0,
+    engine: Annotated[
+        Literal["vllm", "sglang"] | None,
+        typer.Option(help="Start this engine, and let it record [transformers]."),
+    ] = None,
+    engine_python: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="The Python that has the engine [this one]."),
+    ] = None,
+    engine_arg: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ARG", help="A flag for the engine: tensor-parallel-size=8."),
+    ] = None,
+    server: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="An SGLang that runs, started for recording."),
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the manifest ('-' for stdout).")
+    ] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with the target.")
+    ] = False,
+    quiet: QuietFlag = False,
+    version: VersionFlag = False,  # noqa: ARG001 - eager
+) -> None:
+    """Record a target's hidden states once, so that drafts are validated and diagnosed without it.
+
+    Exit codes: 0 recorded, 2 wrong usage, 3 refused, 4 disk, network, engine or extra failed.
+    """
+    console = Console(as_json=json == STDOUT, quiet=quiet)
+
+    def refused(found: "tuple[Finding, ...]") -> dict[str, Any]:
+        return {"status": "refused", "findings": [item.model_dump() for item in found]}
+
+    with console.outcomes(refused):
+        check_outputs(json)
+        require_extra()
+        from eagle3_interop.validators.record.record import Wish
+
+        wish = Wish(
+            target=target,
+            out=out,
+            prompts=prompts,
+            new_tokens=max_new_tokens,
+            lookahead=lookahead,
+            taps=_taps(taps, target),
+            device=device,
+            dtype=dtype,
+            seed=seed,
+            trust_remote_code=trust_remote_code,
+        )
+        recorder = _recorder(wish, engine, engine_python, engine_arg or [], server)
+        manifest = _run(console, wish, recorder)
+        failed = []
+        if json is not None and json != STDOUT:
+            failed = try_report(json, manifest.model_dump_json(indent=2) + "\n")
+        console.data(manifest.model_dump(mode="json"))
+        console.line(f"recorded: {out}")
+        console.line(f"  eagle3-validate DRAFT --target {target} --streams {out}")
+        for message in failed:
+            console.error(message)
+    if failed:
+        raise typer.Exit(EXIT_UNAVAILABLE)
+
+
+def _run(console: Console, wish: "Wish", recorder: "Recorder") -> "StreamsManifest":
+    from transformers.utils import logging
+
+    from eagle3_interop.validators.record.record import record
+    from eagle3_interop.validators.report import terminal
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+
+    def say(text: str) -> None:
+        if console.talks:
+            typer.echo(text, err=True)
+
+    return record(wish, recorder, watch=terminal.watch(console), say=say)
+
+
+def _taps(text: str | None, target: str) -> tuple[int, ...] | None:
+    if text != "all":
+        return taps_of(text, "--taps")
+    from eagle3_interop.convert.read.target_tables import open_target
+    from eagle3_interop.schemas.findings import Usage
+
+    layers = open_target(target, weights=False).facts.layers
+    if layers is None:
+        raise Usage(f"--taps all: the config of {target} names no number of layers.")
+    return tuple(range(layers + 1))
+
+
+def _recorder(
+    wish: "Wish",
+    engine: Literal["vllm", "sglang"] | None,
+    python: str | None,
+    arguments: list[str],
+    server: str | None,
+) -> "Recorder":
+    """Who records.
+
+    Raises:
+        Usage: options that do not go together.
+        Unavailable: the server does not answer.
+    """
+    from eagle3_interop.schemas.findings import Usage
+
+    if engine is not None and server is not None:
+        raise Usage("give --engine to start one or --server for one that runs, not both.")
+    if engine is None and (python is not None or arguments):
+        raise Usage("--engine-python and --engine-arg are for an engine that --engine starts.")
+    from eagle3_interop.validators.record.library import Library
+
+    return Library(wish)
+
+
+def main() -> None:
+    """Entry point of ``eagle3-record``."""
+    launch(app, json_to_file=True)
