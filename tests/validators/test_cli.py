@@ -22,13 +22,13 @@ TARGET, PLAIN, OTHER = (
     DATA / "target", DATA / "drafts" / "plain", DATA / "drafts" / "norm_before_residual"
 )  # fmt: skip
 OPTIONS = {
-    "--target", "--against", "--prompts", "--num-draft-tokens", "--tree", "--sweep", "--max-new-tokens",
+    "--target", "--against", "--prompts", "--streams", "--stream-taps", "--num-draft-tokens", "--tree", "--sweep", "--max-new-tokens",
     "--stop-at-eos", "--temperature", "--cost-ratio", "--device", "--dtype", "--seed",
     "--engine", "--engine-python", "--engine-arg", "--server", "--min-accept-length", "--max-logit-diff", "--json", "--html", "--trust-remote-code", "--quiet",
     "--version", "--help",
 }  # fmt: skip
 KEYS = {
-    "verdict", "gates", "findings", "acceptance", "against", "sweep", "sampling", "engine", "checkpoint",
+    "verdict", "gates", "findings", "acceptance", "against", "sweep", "sampling", "engine", "streams", "checkpoint",
     "environment",
 }  # fmt: skip
 

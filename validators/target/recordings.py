@@ -12,8 +12,9 @@ import os
 import re
 import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -98,7 +99,6 @@ class Recordings:
     manifest: StreamsManifest | None = None
     by: RecordedBy | None = None
     findings: tuple[Finding, ...] = ()
-    _scratch: "tempfile.TemporaryDirectory[str] | None" = field(default=None, repr=False)
 
     @property
     def greedy(self) -> bool:
@@ -323,18 +323,31 @@ def _specforge(
 ) -> Recordings:
     scratch = None
     if any(path.suffix == ".gz" for path in files):
-        scratch = tempfile.TemporaryDirectory(prefix="eagle3-streams-", ignore_cleanup_errors=True)
+        scratch = Path(tempfile.mkdtemp(prefix="eagle3-streams-"))
+    try:
+        texts = _checkpoints(files, scratch, held, taps)
+        kept = tuple(text for text in texts if text.count > text.first)
+        made = _found(kept, source, taps, "post-norm", "specforge", ())
+    except BaseException:
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    if scratch is not None:  # it goes when the recordings do
+        weakref.finalize(made, shutil.rmtree, scratch, ignore_errors=True)
+    return made
+
+
+def _checkpoints(
+    files: Sequence[Path], scratch: Path | None, held: TargetTables, taps: tuple[int, ...]
+) -> list[Recorded]:
     texts = []
     for number, path in enumerate(files):
         opened = path
         if path.suffix == ".gz":
             assert scratch is not None  # noqa: S101
-            opened = _unpacked(path, Path(scratch.name) / f"{number}.ckpt")
+            opened = _unpacked(path, scratch / f"{number}.ckpt")
         texts.append(_checkpoint(opened, path, held, taps))
-    kept = tuple(text for text in texts if text.count > text.first)
-    made = _found(kept, source, taps, "post-norm", "specforge", ())
-    made._scratch = scratch
-    return made
+    return texts
 
 
 def _unpacked(path: Path, place: Path) -> Path:
