@@ -78,6 +78,10 @@ def record(
         str | None,
         typer.Option(metavar="URL", help="An SGLang that runs, started for recording."),
     ] = None,
+    last_state: Annotated[
+        bool,
+        typer.Option(help="With --engine sglang: the last hidden state too, in a second start."),
+    ] = True,
     json: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the manifest ('-' for stdout).")
     ] = None,
@@ -113,7 +117,9 @@ def record(
             seed=seed,
             trust_remote_code=trust_remote_code,
         )
-        recorder = _recorder(wish, engine, engine_python, engine_arg or [], server)
+        recorder = _recorder(
+            wish, engine, engine_python, engine_arg or [], server, last_state=last_state
+        )
         manifest = _run(console, wish, recorder)
         failed = []
         if json is not None and json != STDOUT:
@@ -161,6 +167,8 @@ def _recorder(
     python: str | None,
     arguments: list[str],
     server: str | None,
+    *,
+    last_state: bool,
 ) -> "Recorder":
     """Who records.
 
@@ -174,9 +182,18 @@ def _recorder(
         raise Usage("give --engine to start one or --server for one that runs, not both.")
     if engine is None and (python is not None or arguments):
         raise Usage("--engine-python and --engine-arg are for an engine that --engine starts.")
-    from eagle3_interop.validators.record.library import Library
+    if server is not None:
+        from eagle3_interop.validators.record.sglang import SGLangServer
 
-    return Library(wish)
+        return SGLangServer(wish, server)
+    if engine is None:
+        from eagle3_interop.validators.record.library import Library
+
+        return Library(wish)
+    from eagle3_interop.validators.engines.started import StartedEngine
+    from eagle3_interop.validators.record.sglang import SGLangStarted
+
+    return SGLangStarted(wish, StartedEngine.found(engine, python, arguments), last_state)
 
 
 def main() -> None:

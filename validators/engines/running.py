@@ -101,7 +101,7 @@ class RunningServer:
             Unavailable: it does not answer, is neither of the two, or does not draft.
         """
         base = checked_url(url)
-        info = _asked(f"{base}/server_info", missing_ok=True)
+        info = asked(f"{base}/server_info", missing_ok=True)
         server = cls._sglang(base, info) if info else cls._vllm(base)
         if shape is not None and shape != server.shape:
             raise Usage(
@@ -125,10 +125,10 @@ class RunningServer:
 
     @classmethod
     def _vllm(cls, base: str) -> "RunningServer":
-        version = _asked(f"{base}/version", missing_ok=True).get("version")
+        version = asked(f"{base}/version", missing_ok=True).get("version")
         if version is None:
             raise Unavailable(f"{base} answers neither as vLLM nor as SGLang does")
-        models = _asked(f"{base}/v1/models").get("data") or []
+        models = asked(f"{base}/v1/models").get("data") or []
         if not models:
             raise Unavailable(f"vLLM {version} at {base} serves no model")
         steps = len(_counters(base).per_position)
@@ -181,7 +181,7 @@ class RunningServer:
                 "stop_token_ids": work.stop_ids,
             },
         }
-        answer = _asked(f"{self.url}/generate", body, limit=GENERATE_S)
+        answer = asked(f"{self.url}/generate", body, limit=GENERATE_S)
         if not isinstance(answer.get("output_ids"), list) or "meta_info" not in answer:
             raise Unavailable(f"SGLang {self.version} answers without output_ids or meta_info")
         return answer
@@ -196,7 +196,7 @@ class RunningServer:
             "stop_token_ids": work.stop_ids,
             "return_token_ids": True,
         }
-        answer = _asked(f"{self.url}/v1/completions", body, limit=GENERATE_S)
+        answer = asked(f"{self.url}/v1/completions", body, limit=GENERATE_S)
         choices = answer.get("choices") or [{}]
         ids = choices[0].get("token_ids")
         if not isinstance(ids, list):
@@ -283,7 +283,7 @@ def _moved(base: str, before: Counters, outputs: tuple[tuple[int, ...], ...]) ->
     )
 
 
-def _asked(
+def asked(
     url: str, body: object = None, *, limit: float = ASK_S, missing_ok: bool = False
 ) -> dict[str, Any]:
     """The JSON object that a server answers; empty where it does not know the path and that is fine."""

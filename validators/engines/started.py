@@ -128,7 +128,7 @@ class StartedEngine:
                 [self.python, "-c", PROBE, *names],
                 capture_output=True,
                 text=True,
-                env=self._environment(plugin=False),
+                env=self.environment(),
                 check=True,
                 timeout=120,
             )
@@ -147,7 +147,7 @@ class StartedEngine:
                 "pip install eagle3-interop there."
             )
 
-    def _environment(self, *, plugin: bool) -> dict[str, str]:
+    def environment(self, *, plugin: bool = False) -> dict[str, str]:
         """The user's own; with the environment's programs first, as if it were activated."""
         found = dict(os.environ)
         found["PATH"] = os.pathsep.join([str(Path(self.python).parent), found.get("PATH", "")])
@@ -168,13 +168,13 @@ class StartedEngine:
                     stdin=subprocess.DEVNULL,
                     stdout=log_file,
                     stderr=subprocess.STDOUT,
-                    env=self._environment(plugin=plugin),
+                    env=self.environment(plugin=plugin),
                     start_new_session=True,
                 )
                 try:
                     ending = _wait(process, log)
                 finally:
-                    _end(process)
+                    end_group(process)
             said = log.read_text(encoding="utf-8", errors="replace")
             if ending or not answer.exists():
                 failure = ending or "ended without a result"
@@ -245,7 +245,7 @@ def _wait(process: subprocess.Popen[bytes], log: Path) -> str:
             return f"said nothing for {STALL_S:g} s and was ended"
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end_group(process: subprocess.Popen[bytes]) -> None:
     """End whatever is left of an engine: one that succeeded may have left processes, too."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
