@@ -21,6 +21,7 @@ from eagle3_interop.validators.validate_cli import (
     Dtype,
     check_outputs,
     require_extra,
+    taps_of,
     try_report,
 )
 
@@ -63,8 +64,17 @@ def diagnose(
         typer.Option(metavar="OUTPUT", help="Write a checkpoint with a better wiring, if found."),
     ] = None,
     max_new_tokens: Annotated[
-        int, typer.Option(metavar="N", min=2, help="Tokens to score after each prompt.")
-    ] = 64,
+        int | None,
+        typer.Option(metavar="N", min=2, help="Tokens to score after each prompt [64]."),
+    ] = None,
+    streams: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Recorded hidden states (eagle3-record): no target runs."),
+    ] = None,
+    stream_taps: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Which taps a trainer's own recordings hold: 2,16,29."),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     dtype: Annotated[Dtype, typer.Option(help="Of target and draft.")] = "float32",
     seed: Annotated[int, typer.Option(metavar="S", help="Of the intervals.")] = 0,
@@ -98,17 +108,20 @@ def diagnose(
     with console.outcomes(refused):
         check_outputs(json, html)
         require_extra()
+        from eagle3_interop.validators.diagnose.run import NEW_TOKENS
         from eagle3_interop.validators.prove.request import Request
 
         request = Request(
             checkpoint=checkpoint,
             target=target,
             prompts=prompts,
-            new_tokens=max_new_tokens,
+            new_tokens=max_new_tokens if max_new_tokens or streams else NEW_TOKENS,
             device=device,
             dtype=dtype,
             seed=seed,
             trust_remote_code=trust_remote_code,
+            streams=streams,
+            stream_taps=taps_of(stream_taps, "--stream-taps"),
         )
         answer = _run(console, request, budget, write, heat=html is not None)
         failed = [answer.failure] if answer.failure else []

@@ -20,10 +20,14 @@ from eagle3_interop.validators.diagnose.suspect import SETTLED, subject_of
 from eagle3_interop.validators.diagnose.verdict import NO_MATCH, Diagnosis, diagnose, heat_map
 from eagle3_interop.validators.diagnose.wiring import Subject, Wiring, distance
 from eagle3_interop.validators.prove.request import Request
+from eagle3_interop.validators.prove.streamed import open_streams, read_streams
 from eagle3_interop.validators.prove.validate import Watch, load_target, unwatched
 from eagle3_interop.validators.report import provenance
 from eagle3_interop.validators.target.captured import MEMORY, capture
+from eagle3_interop.validators.target.recorded import RecordedText
+from eagle3_interop.validators.target.replayed import as_many, replay, spans
 from eagle3_interop.validators.target.running import DTYPES, Progress, Target, resolve_device
+from eagle3_interop.validators.target.source import Source
 from eagle3_interop.validators.target.texts import (
     Prompt,
     Texts,
@@ -51,13 +55,15 @@ class Prepared:
         prompts: that it continued.
         evaluator: of the checkpoint's weights.
         findings: said on the way.
+        streams: where recorded hidden states came from; None where the target ran.
     """
 
     loaded: Loaded
-    target: Target
+    target: Source
     prompts: list[Prompt]
     evaluator: Evaluator
     findings: tuple[Finding, ...]
+    streams: dict[str, Any] | None = None
 
     @property
     def subject(self) -> Subject:
@@ -170,6 +176,7 @@ def _report(
         **diagnosis.report(request.seed),
         "written": None if written is None else str(written),
         "findings": [item.model_dump() for item in said],
+        "streams": prepared.streams,
         "environment": provenance.environment(
             request, prepared.target, device, prepared.prompts, prepared.loaded
         ),
@@ -179,11 +186,13 @@ def _report(
 def prepare(request: Request, *, watch: Watch = unwatched, memory: int = MEMORY) -> Prepared:
     """Load a pair, let the target write its texts, and capture its streams in one pass."""
     device = resolve_device(request.device)
-    prompts = bundled_prompts() if request.prompts is None else read_prompts(request.prompts)
-    options = api.Options(target=request.target)
+    options = api.Options(target=request.target, ranges=request.streams is not None)
     loaded = api.load(request.checkpoint, "auto", options, tolerate=SETTLED)
-    target = load_target(request, device)
     steps = loaded.reading.draft.speculative_tokens or 3
+    if request.streams is not None:
+        return _replayed(request, loaded, device, steps)
+    target = load_target(request, device)
+    prompts = bundled_prompts() if request.prompts is None else read_prompts(request.prompts)
     made = generate(request, target, prompts, max(DEPTHS, steps), watch)
     ordered, sieve = order_texts(made.texts)
     with watch("capturing", sum(map(len, ordered))) as progress:
@@ -200,6 +209,39 @@ def prepare(request: Request, *, watch: Watch = unwatched, memory: int = MEMORY)
         said.append(finding("wiring-not-configured", "config.json", message))
     evaluator = Evaluator(subject, target, streams, sieve, steps)
     return Prepared(loaded, target, prompts, evaluator, tuple(said))
+
+
+def _replayed(request: Request, loaded: Loaded, device: torch.device, steps: int) -> Prepared:
+    """The same from a folder of recordings: no target runs."""
+    recording = open_streams(request, device)
+    found = read_streams(request, recording, max(DEPTHS, steps))
+    texts = as_many(found.texts, recording.hidden_size)
+    ordered, sieve = order_texts(texts)
+    streams = replay(recording, [text for text in ordered if isinstance(text, RecordedText)])
+    subject = subject_of(
+        loaded, recording, device=device, dtype=DTYPES[request.dtype], recorded=recording.taps
+    )
+    where = request.streams or ""
+    said = [*loaded.reading.findings, *found.findings]
+    if streams.untried:
+        message = f"taps {spans(streams.untried)} were not recorded, nor what layers hand on without the residual."
+        said.append(finding("layers-not-tried", where, message))
+    if len(texts) < len(found.texts):
+        message = f"{len(texts)} of {len(found.texts)} texts."
+        said.append(finding("streams-in-part", where, message))
+    if not subject.known:
+        message = f"the search began from {subject.configured.report()['taps']}."
+        said.append(finding("wiring-not-configured", "config.json", message))
+    evaluator = Evaluator(subject, recording, streams, sieve, steps)
+    prompts = [Prompt(token_ids=text.prompt) for text in texts]
+    return Prepared(
+        loaded,
+        recording,
+        prompts,
+        evaluator,
+        tuple(said),
+        recording.report().model_dump(mode="json"),
+    )
 
 
 def generate(
@@ -258,6 +300,11 @@ def answer(diagnosis: Diagnosis, seed: int = 0) -> str:
             why = (
                 f"no wiring of {tried} tried fits better than a draft that ignores its input "
                 f"({best.by_depth[0]:.2f} against {diagnosis.constant:.2f} nats)"
+            )
+        if diagnosis.untried:
+            return (
+                f"{why}: these weights do not belong to this target, or read taps that were not recorded "
+                f"({spans(diagnosis.untried)})."
             )
         return f"{why}: these weights do not belong to this target."
     if diagnosis.verdict == "configured-is-best":

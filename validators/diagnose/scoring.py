@@ -209,7 +209,7 @@ class Evaluator:
     def deep(self, wiring: Wiring) -> float:
         """Cross-entropy over all depths on the sieve's texts."""
         if wiring not in self._deep:
-            whole = self._small_count == len(self.streams.final)
+            whole = self._small_count == self.streams.count
             score = self.result(wiring).score if whole else self._quick(wiring, DEPTHS)
             self._deep[wiring] = score
         return self._deep[wiring]
@@ -257,12 +257,13 @@ class Evaluator:
         walks = torch.zeros(len(texts), 2, dtype=torch.float64)
         depths = max(DEPTHS, self.steps)
         for network, sheet, found, normed in self._run(
-            wiring, self._all, len(self.streams.final), depths
+            wiring, self._all, self.streams.count, depths
         ):
             entropy[sheet.indices] = found[..., :DEPTHS].double().sum(dim=1).cpu()
             lengths = self._lengths(network, sheet, normed)
             for index, row in zip(sheet.indices, lengths.tolist(), strict=True):
-                steps = walk(row, texts[index].scored)
+                walked = (walk(row[at:], n) for at, n in texts[index].walks)
+                steps = [taken for one in walked for taken in one]
                 walks[index] = torch.tensor([len(steps), sum(steps)])
         starts = torch.tensor([len(text.starts) for text in texts], dtype=torch.float64)
         return Result(wiring, starts, entropy, walks[:, 0], walks[:, 1])
@@ -314,8 +315,8 @@ class Evaluator:
         device = self.subject.weights.device
         size = self.subject.draft.vocabulary.draft_size
         for first in range(0, count, CHUNK):
-            piece = self.streams.final[first : min(first + CHUNK, count)]
-            logits = self._target.logits(piece.to(self._target.device)).to(device)
+            last = min(first + CHUNK, count)
+            logits = self.streams.likely(self._target, first, last).to(device)
             chosen = logits[:, :size] if ids is None else logits[:, ids.to(device)]
             yield first, chosen.softmax(dim=-1)
 

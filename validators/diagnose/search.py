@@ -240,7 +240,7 @@ class Search:
             found += [triple, tuple(t - 1 for t in triple), tuple(t + 1 for t in triple)]
         even = [round(i * depth / max(1, len(taps) - 1)) for i in range(len(taps))]
         found.append(tuple(even))
-        inside = [one for one in found if all(0 <= tap <= depth for tap in one)]
+        inside = [one for one in found if len(self._readable(one, STREAM)) == len(one)]
         return list(dict.fromkeys(inside))
 
     def _taps(self, start: Wiring) -> Wiring:
@@ -264,8 +264,9 @@ class Search:
         def score(tap: int) -> float:
             return self.sieve(at(tap))
 
-        stride = max(1, depth // COARSE)
-        taps = self._readable(range(0, depth + 1, stride), read)
+        taps = self._readable(range(depth + 1), read)
+        stride = max(1, depth // COARSE) if len(taps) > COARSE else 1
+        taps = [tap for tap in taps if tap % stride == 0]
         found = sorted({*taps, wiring.taps[block]}, key=score)
         while stride > 1:
             stride = max(1, stride // 2)
@@ -273,7 +274,7 @@ class Search:
             found = sorted({*found, *self._readable(near, read)}, key=score)
         return at(found[0])
 
-    def _readable(self, taps: "range | set[int]", read: str) -> list[int]:
+    def _readable(self, taps: Iterable[int], read: str) -> list[int]:
         streams = self.evaluator.streams
         return [tap for tap in taps if 0 <= tap <= streams.depth and read in streams.reads(tap)]
 

@@ -1,6 +1,6 @@
 """From a checkpoint and its target to the weights whose wiring is sought, and what could be meant by them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -50,14 +50,26 @@ UNKNOWN = frozenset(
 
 
 def subject_of(
-    loaded: Loaded, target: Source, *, device: torch.device, dtype: torch.dtype
+    loaded: Loaded,
+    target: Source,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    recorded: Sequence[int] | None = None,
 ) -> Subject:
     """The weights of a checkpoint, and every wiring that makes sense for them.
+
+    Args:
+        loaded: the checkpoint.
+        target: of it.
+        device: where it runs.
+        dtype: in which it runs.
+        recorded: the taps that can be tried, where not all can.
 
     Raises:
         Refused: a kind of draft that is not computed here.
     """
-    draft = _with_taps(loaded.reading.draft, target.depth)
+    draft = _with_taps(loaded.reading.draft, target.depth, recorded)
     refuse_unknown(draft)
     reading = replace(loaded.reading, draft=draft)
     weights = Weights.read(
@@ -71,6 +83,7 @@ def subject_of(
     other_norms = _other_norms(loaded, weights, others)
     configured = configured_flags(draft)
     known = not any(item.code in UNKNOWN for item in errors(loaded.reading.findings))
+    known = known and draft.taps == loaded.reading.draft.resolved_taps(target.depth)
     if configured["map"] not in maps:
         configured["map"], known = next(iter(maps)), False
     values = _options(draft, names, maps, ropes, tables, other_norms)
@@ -92,11 +105,15 @@ def subject_of(
     )
 
 
-def _with_taps(draft: Draft, depth: int) -> Draft:
-    """The draft with some taps: its own, or, where it names none that exist, a first guess."""
+def _with_taps(draft: Draft, depth: int, recorded: Sequence[int] | None = None) -> Draft:
+    """The draft with some taps: its own, or, where it names none that can be tried, a first guess."""
     if draft.fc is None:
         return draft
     taps = draft.resolved_taps(depth)
+    if recorded is not None and not set(taps or (-1,)) <= set(recorded):
+        last, count = len(recorded) - 1, draft.fc.blocks
+        taps = tuple(recorded[round(i * last / max(1, count - 1))] for i in range(count))
+        return draft.model_copy(update={"taps": taps})
     if taps is None or max(taps) > depth:
         blocks = draft.fc.blocks
         triple = default_taps(depth) if blocks == 3 else None

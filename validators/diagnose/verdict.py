@@ -38,6 +38,7 @@ class Diagnosis:
         constant: cross-entropy of the best draft that ignores its input, at depth 0.
         seconds: of the search.
         finished: the search ended before its budget did.
+        untried: taps of the target that were not recorded, so that nothing is known of them.
     """
 
     verdict: Verdict
@@ -49,6 +50,7 @@ class Diagnosis:
     constant: float
     seconds: float
     finished: bool
+    untried: tuple[int, ...] = ()
 
     def report(self, seed: int = 0) -> dict[str, Any]:
         """The JSON object."""
@@ -65,6 +67,7 @@ class Diagnosis:
             "constant_score": self.constant,
             "seconds": round(self.seconds, 1),
             "finished": self.finished,
+            "untried": list(self.untried),
         }
 
     def _entry(self, result: Result, seed: int) -> dict[str, Any]:
@@ -128,6 +131,7 @@ def diagnose(
         constant,
         time.monotonic() - began,
         search.finished,
+        evaluator.streams.untried,
     )
 
 

@@ -31,6 +31,7 @@ from eagle3_interop.validators.diagnose.wiring import (
 )
 from eagle3_interop.validators.network.reference import rms_norm
 from eagle3_interop.validators.target.running import Progress, Target, pack
+from eagle3_interop.validators.target.source import Source
 from eagle3_interop.validators.target.texts import Text
 
 MEMORY = 4 << 30
@@ -66,9 +67,32 @@ class Streams:
     def read(self, tap: int, read: str, count: int) -> Tensor:
         """The first `count` positions of a stream, as a block of fc could read it."""
         if read == RESCALED:
-            factor = 1 / self.scale if self.scale != 1 else self.final.shape[-1] ** 0.5
+            factor = 1 / self.scale if self.scale != 1 else self.width**0.5
             return self.kept[tap, STREAM][:count] * factor
         return self.kept[tap, read][:count]
+
+    @property
+    def count(self) -> int:
+        """Positions in all."""
+        return len(self.final)
+
+    @property
+    def width(self) -> int:
+        """Of a stream."""
+        return int(self.final.shape[-1])
+
+    @property
+    def untried(self) -> tuple[int, ...]:
+        """Taps of the target of which there is no stream."""
+        return ()
+
+    def ends(self, count: int) -> Tensor:
+        """The target's output after its final norm, at the first `count` positions."""
+        return self.final[:count]
+
+    def likely(self, target: Source, first: int, last: int) -> Tensor:
+        """[last - first, V], logits of the target's distribution at some positions."""
+        return target.logits(self.final[first:last].to(target.device))
 
     def reads(self, tap: int) -> list[str]:
         """What can be read at a depth."""
@@ -228,7 +252,7 @@ class Fusion:
         network = subject.network(wiring)
         fc = network.draft.fc
         if fc is None:
-            return self._placed(self.streams.final[:count])
+            return self._placed(self.streams.ends(count))
         if fc.input_norm and fc.block_norms:
             return self._whole(wiring, count)
         parts = [self._part(wiring, flags, block, count) for block in range(fc.blocks)]
