@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -46,13 +45,12 @@ QUICK = {
     "blocks",
     "map",
 }
-"""Cases of the fast suite; the others run in `make diagnose`, which sets EAGLE3_DIAGNOSE_GRID."""
+"""Cases of the fast suite; the others run in `make diagnose`."""
 
 
 def slow(*values):
     """A case that takes its time."""
-    whole = bool(os.environ.get("EAGLE3_DIAGNOSE_GRID"))
-    return pytest.param(*values, marks=pytest.mark.skipif(not whole, reason="make diagnose"))
+    return pytest.param(*values, marks=pytest.mark.grid)
 
 
 def _load_grid():
@@ -304,6 +302,7 @@ def test_random_weights_are_not_diagnosed(tmp_path, small_pair):
     assert found.best.interval()[0] < 1.1
     assert found.best.by_depth[0] > found.constant
     assert "do not belong to this target" in answer(found)
+    assert "wiring-none" in {item.code for item in orchestration._said(found)}
 
 
 def test_a_draft_of_another_target_is_not_diagnosed(small_pair):
@@ -358,6 +357,16 @@ def test_equal_wirings_are_reported_both(evaluators):
 @pytest.fixture
 def _one_target(monkeypatch, pair):
     monkeypatch.setattr(orchestration, "load_target", lambda *_: pair[0])
+
+
+@pytest.mark.usefixtures("_one_target")
+def test_streams_that_do_not_fit_into_memory_are_said_to_lie_on_disk(tmp_path):
+    prompts = tmp_path / "prompts"
+    prompts.write_text("Hello")
+    request = Request(str(DRAFTS / "plain"), str(TARGET), prompts=prompts, new_tokens=8)
+    prepared = orchestration.prepare(request, memory=1 << 10)
+    prepared.evaluator.streams.close()
+    assert "streams-on-disk" in {item.code for item in prepared.findings}
 
 
 @pytest.fixture(scope="session")

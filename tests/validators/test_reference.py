@@ -146,7 +146,7 @@ def judged(drafts, tmp_path_factory):
     """The grid through the real class, in one process: name to (draft, tensors, outputs)."""
     python = os.environ.get("EAGLE3_SPECULATORS_PYTHON")
     if not python:
-        pytest.skip("EAGLE3_SPECULATORS_PYTHON names no Python with the speculators library")
+        pytest.fail("EAGLE3_SPECULATORS_PYTHON is unset: run make speculators, which sets it.")
     folder = tmp_path_factory.mktemp("judged")
     made = {}
     for name, changes in (GRID | WINDOWS).items():
