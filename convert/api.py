@@ -1,7 +1,7 @@
 """Conversion as a library: load, fit, plan, write, compare. The commands are thin shells over this."""
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -96,7 +96,7 @@ def load(
     options: Options | None = None,
     *,
     weights: bool = True,
-    tolerate: Collection[str] = (),
+    diagnosing: bool = False,
     shared: bool = True,
 ) -> Loaded:
     """Read a draft by its own framework's rules, and put the user's word in.
@@ -106,7 +106,7 @@ def load(
         layout: ``speculators``, ``sglang``, ``vllm``, or ``auto``.
         options: the user's.
         weights: False reads headers only.
-        tolerate: codes of errors that do not refuse, for those who want to find out what is right.
+        diagnosing: errors that a diagnosis answers do not refuse.
         shared: a folder for all three must say the same to all three; False asks speculators' keys alone.
 
     Raises:
@@ -132,7 +132,7 @@ def load(
         found += check_target(reading.draft, facts)
     found += check(reading, checkpoint.tensors)
     reading = replace(reading, findings=tuple(found))
-    if any(item.code not in tolerate for item in errors(reading.findings)):
+    if any(not (diagnosing and item.row.answered_by_search) for item in errors(found)):
         raise Refused(reading.findings)
     loaded = Loaded(checkpoint, layout, reading, target, facts)
     return _compare_embeddings(loaded) if weights else loaded

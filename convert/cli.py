@@ -347,7 +347,8 @@ def explain(
         console.line(entry.meaning)
         if entry.fix:
             console.line(f"What to do: {entry.fix}")
-        console.data({"code": code, **entry._asdict()})
+        row = {"severity": entry.severity, "meaning": entry.meaning, "fix": entry.fix}
+        console.data({"code": code, **row})
 
 
 @app.command()

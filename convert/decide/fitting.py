@@ -77,8 +77,7 @@ class Fit:
         self.destination = destination
         self.choices = choices
         self.draft = loaded.reading.draft
-        mended = {"target-window"} if destination in ("vllm", "universal") else set()
-        self.findings = [item for item in loaded.reading.findings if item.code not in mended]
+        self.findings = list(loaded.reading.findings)
         self.ops: dict[str, tuple[Copy | Rewrite | Make, str]] = {
             name: (Copy(loaded.checkpoint.stored[stored]), "")
             for name, stored in sorted(

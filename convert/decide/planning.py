@@ -14,7 +14,7 @@ from eagle3_interop.schemas.dialects.reading import check
 from eagle3_interop.schemas.dialects.registry import LAYOUTS
 from eagle3_interop.schemas.dialects.spelling import shapes
 from eagle3_interop.schemas.draft import Draft
-from eagle3_interop.schemas.findings import Finding, Refused, errors
+from eagle3_interop.schemas.findings import Finding, Refused, errors, unmended
 
 __all__ = ["Choices", "Fitted", "Loaded", "fit", "read_back"]
 
@@ -78,7 +78,7 @@ def fit(loaded: Loaded, destination: str, choices: Choices) -> Fitted:
     this.warn_of_kv_shape()
     if writing.embeddings == "replaced":
         this.set_vocabulary(embeddings="target")
-    findings = tuple(dict.fromkeys((*this.findings, *writing.findings)))
+    findings = tuple(unmended(dict.fromkeys((*this.findings, *writing.findings))))
     if errors(findings):
         raise Refused(findings)
     outputs = tuple(_outputs(this, writing))

@@ -11,8 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from eagle3_interop.convert.read.strict_json import refusal
-from eagle3_interop.schemas.findings import Unavailable, Usage
+from eagle3_interop.schemas.findings import Unavailable, Usage, refusal
 
 _HUB_ID = re.compile(
     r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>\w[\w./-]*))?", re.ASCII

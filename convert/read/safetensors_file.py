@@ -17,8 +17,9 @@ from typing import Any, TypeGuard
 import ml_dtypes
 import numpy as np
 
-from eagle3_interop.convert.read.strict_json import MAX_JSON_BYTES, parse_object, refusal
+from eagle3_interop.convert.read.strict_json import MAX_JSON_BYTES, parse_object
 from eagle3_interop.convert.write.plan import ITEM_BITS, Stored
+from eagle3_interop.schemas.findings import refusal
 
 Read = Callable[[int, int], bytes]
 """Bytes [start, stop) of a file; fewer where it ends early."""

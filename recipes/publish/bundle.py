@@ -13,9 +13,9 @@ from eagle3_interop.convert.read.checkpoint import (
     Checkpoint,
     open_checkpoint,
 )
-from eagle3_interop.convert.read.strict_json import parse_object, refusal
+from eagle3_interop.convert.read.strict_json import parse_object
 from eagle3_interop.convert.write.stream import PROVENANCE, sha256_of
-from eagle3_interop.schemas.findings import Refused, Unavailable, Usage
+from eagle3_interop.schemas.findings import Refused, Unavailable, Usage, refusal
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 

@@ -120,6 +120,7 @@ class Writing:
         embeddings: whether the loader uses a stored table (``used``) or replaces it (``replaced``).
         target_head: the loader can share the target's head.
         tied_head: the loader can tie the head to its embeddings.
+        plugin: SGLang computes it with this package's plugin only.
     """
 
     config: dict[str, Any]
@@ -132,6 +133,7 @@ class Writing:
     embeddings: Literal["used", "replaced"] = "used"
     target_head: bool = True
     tied_head: bool = False
+    plugin: bool = False
 
 
 class Layout(Protocol):

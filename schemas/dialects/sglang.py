@@ -225,6 +225,7 @@ def write(draft: Draft, wishes: Wishes) -> Writing:
         zeros=zero_biases(draft, powers),
         embeddings="used" if powers.own_embeddings or not same_width else "replaced",
         tied_head=powers.tied_head,
+        plugin=plugin,
     )
 
 

@@ -69,7 +69,6 @@ def write(draft: Draft, wishes: Wishes) -> Writing:
     """Write the folder for all three, or say which feature stands in the way for which of them."""
     qk_norm = draft.layers.attention.qk_norm
     flat = sglang.write(draft, wishes)
-    plugin = flat.config["architectures"][0] in sglang.PLUGIN.values()
     own, said = speculators.own_keys(draft, wishes)
     config: dict[str, Any] = {**flat.config, **own}
     ids = [
@@ -80,7 +79,7 @@ def write(draft: Draft, wishes: Wishes) -> Writing:
     readers = (
         speculators.POWERS[qk_norm],
         vllm.POWERS[qk_norm],
-        sglang.PLUGIN_POWERS[qk_norm] if plugin else sglang.POWERS,
+        sglang.PLUGIN_POWERS[qk_norm] if flat.plugin else sglang.POWERS,
     )
     # One flag switches other biases on in each reader; a zero that a reader does not need, it passes over.
     zeros = tuple(dict.fromkeys(name for one in readers for name in zero_biases(draft, one)))

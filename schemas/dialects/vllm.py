@@ -167,7 +167,8 @@ def _window_of_the_target(
     written = isinstance(own, int) and own >= UNBOUNDED
     if (window := target_window(draft, target)) and not written:
         message = f"layers without a window slide by the target's {window} positions in vLLM; read without."
-        yield finding("target-window", "layers.windows", message)
+        where = "layers.windows"
+        yield finding("target-window", where, message, settled_by=where)
 
 
 def _nested_ids(

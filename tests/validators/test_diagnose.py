@@ -19,7 +19,7 @@ from eagle3_interop.validators.diagnose import run as orchestration
 from eagle3_interop.validators.diagnose.rewire import write_wiring
 from eagle3_interop.validators.diagnose.run import answer, prepare
 from eagle3_interop.validators.diagnose.scoring import Evaluator
-from eagle3_interop.validators.diagnose.suspect import SETTLED, subject_of
+from eagle3_interop.validators.diagnose.suspect import subject_of
 from eagle3_interop.validators.diagnose.verdict import diagnose, indistinguishable
 from eagle3_interop.validators.diagnose_cli import app
 from eagle3_interop.validators.diagnose_cli import main as diagnose_main
@@ -87,7 +87,7 @@ def of_folder(folder, pair) -> Evaluator:
     """As the command reads it."""
     target, streams, sieve = pair
     options = api.Options(target=str(TARGET))
-    loaded = api.load(str(folder), "auto", options, tolerate=SETTLED)
+    loaded = api.load(str(folder), "auto", options, diagnosing=True)
     subject = subject_of(loaded, target, device=torch.device("cpu"), dtype=torch.float32)
     return Evaluator(subject, target, streams, sieve)
 

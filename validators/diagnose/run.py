@@ -16,7 +16,7 @@ from eagle3_interop.convert.write.output_folder import check_apart, check_free
 from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage, finding
 from eagle3_interop.validators.diagnose.rewire import Rewritten, write_wiring
 from eagle3_interop.validators.diagnose.scoring import DEPTHS, Evaluator, order_texts
-from eagle3_interop.validators.diagnose.suspect import SETTLED, subject_of
+from eagle3_interop.validators.diagnose.suspect import subject_of
 from eagle3_interop.validators.diagnose.verdict import NO_MATCH, Diagnosis, diagnose, heat_map
 from eagle3_interop.validators.diagnose.wiring import Subject, Wiring, distance
 from eagle3_interop.validators.prove.request import Request
@@ -181,7 +181,7 @@ def prepare(request: Request, *, watch: Watch = unwatched, memory: int = MEMORY)
     device = resolve_device(request.device)
     prompts = bundled_prompts() if request.prompts is None else read_prompts(request.prompts)
     options = api.Options(target=request.target)
-    loaded = api.load(request.checkpoint, "auto", options, tolerate=SETTLED)
+    loaded = api.load(request.checkpoint, "auto", options, diagnosing=True)
     target = load_target(request, device)
     steps = loaded.reading.draft.speculative_tokens or 3
     made = generate(request, target, prompts, max(DEPTHS, steps), watch)

@@ -24,30 +24,6 @@ from eagle3_interop.validators.target.running import Target
 
 SPELLINGS: tuple[LaterNorm, ...] = ("hidden_norm", "input_layernorm")
 
-SETTLED = frozenset(
-    {
-        "taps-unknown",
-        "taps-mismatch",
-        "taps-out-of-range",
-        "ids-disagree",
-        "readers-disagree",
-        "nested-ids",
-        "unused-tensor",
-        "residual-unread",
-        "bad-map",
-        "map-disagrees",
-        "map-order",
-        "zero-map",
-        "missing-map",
-    }
-)
-"""Errors of a reading that do not hinder a diagnosis: the search answers what they ask."""
-
-UNKNOWN = frozenset(
-    {"taps-unknown", "taps-mismatch", "taps-out-of-range", "ids-disagree", "readers-disagree"}
-)
-"""Those after which nothing that could be run is configured."""
-
 
 def subject_of(
     loaded: Loaded, target: Target, *, device: torch.device, dtype: torch.dtype
@@ -70,7 +46,7 @@ def subject_of(
     others = _other_names(loaded)
     other_norms = _other_norms(loaded, weights, others)
     configured = configured_flags(draft)
-    known = not any(item.code in UNKNOWN for item in errors(loaded.reading.findings))
+    known = not any(item.row.leaves_unwired for item in errors(loaded.reading.findings))
     if configured["map"] not in maps:
         configured["map"], known = next(iter(maps)), False
     values = _options(draft, names, maps, ropes, tables, other_norms)
