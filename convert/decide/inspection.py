@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from eagle3_interop.convert.decide.planning import Choices, Loaded, fit
+from eagle3_interop.convert.decide.fitting import fit
+from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.read.checkpoint import by_transformers
 from eagle3_interop.convert.read.same_values import same_bytes
 from eagle3_interop.schemas.dialects.reading import check, with_target
@@ -12,6 +13,7 @@ from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.engines import targets
 from eagle3_interop.schemas.engines.positions import STRETCHED
 from eagle3_interop.schemas.findings import Finding, Refused, errors, finding, has_effect
+from eagle3_interop.schemas.options import Options
 
 _NOT_THE_NETWORK = frozenset(
     {
@@ -150,7 +152,7 @@ def _does_not_load(found: list[Finding]) -> dict[str, Any]:
 
 def _convertible(loaded: Loaded, engine: str) -> dict[str, Any]:
     try:
-        fitted = fit(loaded, engine, Choices(verifier="ORG/NAME"))
+        fitted = fit(loaded, engine, Options(target_name="ORG/NAME"))
     except Refused as refused:
         return {
             "convertible": "refused",

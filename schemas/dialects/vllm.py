@@ -204,11 +204,15 @@ def _nested_ids(
             yield finding("ids-disagree", place(IDS), message, settled_by="taps")
 
 
+def draft_class(draft: Draft, wishes: Wishes) -> Powers:  # noqa: ARG001
+    """The class by the kind of decoder layer."""
+    return POWERS[draft.layers.attention.qk_norm]
+
+
 def write(draft: Draft, wishes: Wishes) -> Writing:
     """Write vLLM's flat form."""
-    qk_norm = draft.layers.attention.qk_norm
-    powers = POWERS[qk_norm]
-    config = flat_config(draft, ARCHITECTURES[qk_norm], wishes.extras)
+    powers = draft_class(draft, wishes)
+    config = flat_config(draft, ARCHITECTURES[powers.qk_norm], wishes.extras)
     findings = [
         *mixed_windows(draft),
         *lacks(draft, powers),

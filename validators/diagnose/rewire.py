@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from eagle3_interop.convert import api
-from eagle3_interop.convert.decide.planning import Loaded
+from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.schemas.dialects.base import Reading
 from eagle3_interop.schemas.dialects.registry import LAYOUTS
 from eagle3_interop.schemas.findings import Finding, Refused, errors, finding

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from eagle3_interop.convert import api
-from eagle3_interop.convert.decide.planning import Loaded
+from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.read.folders import local_path
 from eagle3_interop.convert.write.output_folder import check_apart, check_free
 from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage, finding

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from eagle3_interop.convert.decide.planning import Loaded
+from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.schemas.dialects.spelling import LaterNorm, understand
 from eagle3_interop.schemas.draft import Draft, Rope, default_taps
 from eagle3_interop.schemas.findings import errors

@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import AutoConfig, GenerationConfig
 
-from eagle3_interop.convert.decide.planning import Loaded
+from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.serve.command import Engine, needs_plugin
 from eagle3_interop.schemas.findings import Finding, Usage, finding
 from eagle3_interop.schemas.report import Gate

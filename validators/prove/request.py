@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from eagle3_interop.convert.decide.planning import Loaded
+from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.schemas.findings import Finding, Usage
 from eagle3_interop.schemas.report import Gate
 from eagle3_interop.validators.accept.acceptance import Acceptance

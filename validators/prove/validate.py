@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from eagle3_interop.convert import api
-from eagle3_interop.convert.decide.planning import Loaded
+from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage, finding
 from eagle3_interop.schemas.report import AcceptanceReport, AgainstReport, Files, Gate, Report
 from eagle3_interop.validators.accept.acceptance import (

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from eagle3_interop.convert.decide.inspection import engines
-from eagle3_interop.convert.decide.planning import Loaded
+from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.read.checkpoint import BIN_INDEX, SAFETENSORS_INDEX, Checkpoint
 from eagle3_interop.convert.read.folders import local_folder
 from eagle3_interop.convert.write.stream import PROVENANCE, sha256_of
