@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from eagle3_interop.convert.read.checkpoint import Checkpoint
+from eagle3_interop.convert.read.stored import Stored
 from eagle3_interop.convert.read.target_tables import TargetCheckpoint
-from eagle3_interop.convert.write.plan import Stored
 from eagle3_interop.schemas.dialects.base import Reading, TargetFacts
 
 

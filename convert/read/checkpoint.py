@@ -14,8 +14,8 @@ import numpy as np
 from eagle3_interop.convert.read.folders import Folder, open_folder, safe_names
 from eagle3_interop.convert.read.pickles import RESAVE, read_pickle
 from eagle3_interop.convert.read.safetensors_file import Header, decode, parse_header
+from eagle3_interop.convert.read.stored import Stored
 from eagle3_interop.convert.read.strict_json import MAX_JSON_BYTES, parse_object
-from eagle3_interop.convert.write.plan import Stored
 from eagle3_interop.schemas.dialects.base import TensorHeader
 from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, finding, refusal
 

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from eagle3_interop.schemas.findings import Unavailable, Usage, refusal
+from eagle3_interop.schemas.hub import split_hub_id
 
-_HUB_ID = re.compile(
-    r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>\w[\w./-]*))?", re.ASCII
-)
 _IMPOSSIBLE = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)
 _LONGEST = 255
 """Bytes of a name; below a folder that does not exist yet no file system complains of more."""
@@ -171,8 +169,7 @@ def pinned(spec: str) -> tuple[str, str | None]:
     folder = local_folder(spec)
     if folder is not None:
         return str(folder) if spec.startswith("~") else spec, None
-    match = _HUB_ID.fullmatch(spec)
-    return (spec, None) if match is None else (match["repo"], match["revision"])
+    return split_hub_id(spec) or (spec, None)
 
 
 def open_folder(spec: str) -> Folder:
@@ -190,10 +187,10 @@ def open_folder(spec: str) -> Folder:
             raise Unavailable(f"{spec}: {error.strerror}") from error
     if local.exists():
         raise Usage(f"{spec} is a file; give the folder that holds it")
-    match = _HUB_ID.fullmatch(spec)
-    if match is None:
+    named = split_hub_id(spec)
+    if named is None:
         raise Usage(f"{spec} is neither a folder nor a Hub id ORG/NAME[@REVISION]")
-    repo, revision = match["repo"], match["revision"]
+    repo, revision = named
     try:
         return _from_hub(spec, lambda: HubFolder(repo, revision, spec))
     except Unavailable as failure:

@@ -12,7 +12,7 @@ import numpy as np
 
 from eagle3_interop.convert.read.checkpoint import read_config, read_file, read_values, weight_names
 from eagle3_interop.convert.read.folders import Folder, open_folder
-from eagle3_interop.convert.write.plan import Stored
+from eagle3_interop.convert.read.stored import Stored
 from eagle3_interop.schemas import draft
 from eagle3_interop.schemas.engines.positions import context_of
 from eagle3_interop.schemas.findings import Refused, Unavailable, finding, refusal

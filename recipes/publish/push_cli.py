@@ -84,11 +84,11 @@ def run(
 
 
 def _place(repo_id: str, revision: str | None, *, create_pr: bool, private: bool) -> "Place":
-    from eagle3_interop.recipes.publish.bundle import HUB_ID
     from eagle3_interop.recipes.publish.hub import Place
     from eagle3_interop.schemas.findings import Usage
+    from eagle3_interop.schemas.hub import is_hub_id
 
-    if HUB_ID.fullmatch(repo_id) is None:
+    if not is_hub_id(repo_id):
         raise Usage(f"--repo-id {repo_id!r} is not of the form ORG/NAME.")
     return Place(repo_id, revision, create_pr, private)
 

@@ -4,7 +4,6 @@ Source of the facts: ``speculators/models/eagle3/{config,core,model_definitions}
 for vLLM ``transformers_utils/configs/speculators/{base,algos}.py``.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -45,8 +44,7 @@ from eagle3_interop.schemas.draft import (
 )
 from eagle3_interop.schemas.engines.powers import Powers, lacks
 from eagle3_interop.schemas.findings import Finding, Refused, finding
-
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+from eagle3_interop.schemas.hub import is_hub_id
 
 SPELLING = Spelling(roots=("",), layer0=("layers.0.",), later_norm="input_layernorm")
 _LIBRARY_SPELLING = replace(SPELLING, roots=("", "model."), head_roots=("", "model."))
@@ -358,7 +356,7 @@ def own_keys(draft: Draft, wishes: Wishes) -> tuple[dict[str, Any], list[Finding
     if verifier is None:
         message = "speculators' loader takes tables and widths from the verifier; none is known."
         findings.append(finding("no-verifier", where, message))
-    elif (target is not None and target.is_path) or not _HUB_ID.fullmatch(verifier):
+    elif (target is not None and target.is_path) or not is_hub_id(verifier):
         message = (
             f"the verifier is named by a path, {verifier!r}, which exists on this machine only."
         )

@@ -178,30 +178,30 @@ def _nested_ids(
     target: TargetFacts | None,
 ) -> Iterator[Finding]:
     """What there is to say of ids in eagle_config: ``layer_ids``, and those in SGLang's place."""
-    place = f"{CONFIG}: {NESTED}.{{}}".format
+    nested = f"{CONFIG}: {NESTED}"
     if second and not top:
         message = (
             f"{list(second)} are read by vLLM's V2 runner only; its V1 runner feeds other taps."
         )
-        yield finding("nested-ids", place("layer_ids"), message, settled_by="taps")
+        yield finding("nested-ids", f"{nested}.layer_ids", message, settled_by="taps")
     elif third and not top:
         message = (
             f"{list(third)} stand where SGLang, SpecForge and ModelOpt count outputs. vLLM's V1 runner "
             "takes them as they are, one layer early by that count; its V2 runner ignores them."
         )
-        yield finding("nested-ids", place(IDS), message, settled_by="taps")
+        yield finding("nested-ids", f"{nested}.{IDS}", message, settled_by="taps")
     used = list(top or second or ())
     if top and second and list(second) != used:
         message = f"{list(second)} beside {used} at the top level, which is what vLLM feeds."
-        yield finding("ids-disagree", place("layer_ids"), message, settled_by="taps")
+        yield finding("ids-disagree", f"{nested}.layer_ids", message, settled_by="taps")
     if used and third:
         agree = sorted(ids_to_taps(list(third), target)) == sorted(used)
         message = f"{list(third)} beside {used}, which is what vLLM feeds."
         if agree:
-            yield finding("ids-unread", place(IDS), f"{message} SGLang feeds the same taps.")
+            yield finding("ids-unread", f"{nested}.{IDS}", f"{message} SGLang feeds the same taps.")
         else:
             message += " SGLang would feed other taps."
-            yield finding("ids-disagree", place(IDS), message, settled_by="taps")
+            yield finding("ids-disagree", f"{nested}.{IDS}", message, settled_by="taps")
 
 
 def draft_class(draft: Draft, wishes: Wishes) -> Powers:  # noqa: ARG001

@@ -245,19 +245,6 @@ def test_scores_are_taken_in_chunks_without_a_trace(drafts, monkeypatch):
     assert difference(chunked.normed, whole.normed) < TOLERANCE
 
 
-def test_fc_is_a_sum_over_blocks(drafts):
-    draft = drafts.make_draft(hidden=32, target_hidden=48, block_norms=True, fc_bias=True)
-    network = drafts.make_network(draft)
-    blocks = torch.randn(3, 1, T, 48)
-    whole = network.fuse(Features(dict(zip(draft.taps, blocks, strict=True)), blocks[0]))
-    parts = sum(network.project_block(i, block) for i, block in enumerate(blocks))
-    assert whole.shape == (1, T, 32)
-    assert difference(parts + network.weights["fc.bias"], whole) < TOLERANCE
-    coupled = drafts.make_network(drafts.make_draft(input_norm=True))
-    with pytest.raises(ValueError, match="not a sum"):
-        coupled.project_block(0, torch.randn(1, T, 64))
-
-
 def test_without_fc_the_final_hidden_state_is_taken_directly(drafts):
     network = drafts.make_network(drafts.make_draft(no_fc=True))
     final = torch.randn(1, T, 64)

@@ -22,7 +22,6 @@ from transformers import (
     PreTrainedModel,
 )
 
-from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage, finding
 from eagle3_interop.validators.network.reference import Features
 from eagle3_interop.validators.network.weights import Tables
@@ -315,27 +314,6 @@ def pack(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
         longest = max(longest, length)
     if group:
         yield group
-
-
-def check_pair(draft: Draft, target: PreTrainedConfig) -> list[Finding]:
-    """What makes this target the wrong one for the draft; empty if nothing does.
-
-    Args:
-        draft: the network.
-        target: the target's text config.
-    """
-    sizes = {
-        "features wide": (draft.target.hidden_size, target.hidden_size),
-        "tokens in the vocabulary": (draft.vocabulary.target_size, target.vocab_size),
-    }
-    found = [
-        finding("wrong-target", "target", f"{wanted} {what} were expected, and it has {has}")
-        for what, (wanted, has) in sizes.items()
-        if wanted != has
-    ]
-    depth = target.num_hidden_layers
-    taps = draft.resolved_taps(depth) or ()
-    return found + [_no_such_tap(tap, depth) for tap in taps if tap > depth]
 
 
 def _choose(logits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from eagle3_interop.convert.decide.loaded import Loaded
-from eagle3_interop.convert.write.plan import Copy, Make, Op, Stored
+from eagle3_interop.convert.read.stored import Stored
+from eagle3_interop.convert.write.plan import Copy, Make, Op
 from eagle3_interop.schemas.dialects.base import Layout, Wishes, Writing
 from eagle3_interop.schemas.dialects.registry import LAYOUTS
 from eagle3_interop.schemas.draft import Draft
