@@ -113,7 +113,6 @@ class Writing:
         config: config.json.
         spelling: how tensors are named.
         findings: choices made, and refusals.
-        strict_maps: the loader needs d2t ascending and int64, and t2d beside it as bool.
         later_norms_twice: write the norm of layers >= 1 under both names.
         zeros: canonical names of biases that the loader creates and would leave uninitialised.
         plugin: SGLang computes it with this package's plugin only.
@@ -122,7 +121,6 @@ class Writing:
     config: dict[str, Any]
     spelling: Spelling
     findings: tuple[Finding, ...] = ()
-    strict_maps: bool = False
     later_norms_twice: bool = False
     zeros: tuple[str, ...] = ()
     plugin: bool = False

@@ -417,6 +417,5 @@ def write(draft: Draft, wishes: Wishes) -> Writing:
         config=config,
         spelling=SPELLING,
         findings=(*mixed_windows(draft), *lacks(draft, powers), *said),
-        strict_maps=True,
         zeros=zero_biases(draft, powers),
     )

@@ -93,7 +93,6 @@ def write(draft: Draft, wishes: Wishes) -> Writing:
         config=config,
         spelling=SPELLING,
         findings=tuple(dict.fromkeys(findings)),
-        strict_maps=True,
         later_norms_twice=draft.layers.count > 1,
         zeros=zeros,
     )

@@ -1,14 +1,18 @@
 """The rewrites of a conversion: a list of functions, each from a draft and its tensors to the next."""
 
+import ast
+from pathlib import Path
 from unittest import mock
 
 import drafts
 import pytest
 from conversions import convert, loaded
 
+from eagle3_interop.convert.decide import rewrites
 from eagle3_interop.convert.decide.fitting import REWRITES
 from eagle3_interop.convert.decide.rewrites.work import begin
 from eagle3_interop.schemas.dialects.registry import LAYOUTS
+from eagle3_interop.schemas.engines.loaders import LOADERS
 from eagle3_interop.schemas.options import Options
 
 DESTINATIONS = ("speculators", "sglang", "vllm", "universal")
@@ -63,3 +67,17 @@ def test_the_destinations_writer_runs_once(destination, tmp_path):
 def test_what_the_writer_wants_is_not_known_before_it_ran(tmp_path):
     with pytest.raises(RuntimeError, match="has not run yet"):
         _ = start(tmp_path, "vllm").writing
+
+
+def test_no_rewrite_asks_for_a_framework_by_its_name():
+    """What a destination's loader does is its row in `LOADERS`; a new destination then needs no branch here."""
+    folder = Path(rewrites.__file__).parent
+    for path in [*folder.glob("*.py"), folder.parent / "fitting.py"]:
+        words = {
+            x.value for x in ast.walk(ast.parse(path.read_text())) if isinstance(x, ast.Constant)
+        }
+        assert words.isdisjoint(LAYOUTS), path.name
+
+
+def test_every_layout_has_a_loader():
+    assert LOADERS.keys() == LAYOUTS.keys()

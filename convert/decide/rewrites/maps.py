@@ -13,7 +13,7 @@ def settle_maps(work: Work) -> Work:
     vocabulary = work.draft.vocabulary
     if vocabulary.draft_size == vocabulary.target_size and not vocabulary.mapped:
         return _drop(work)
-    if not work.writing.strict_maps:
+    if not work.loader.strict_maps:
         return work
     ids = target_ids(work)
     order = np.argsort(ids, kind="stable")

@@ -7,7 +7,7 @@ from eagle3_interop.convert.read.target_tables import kv_shape
 def compare_kv_shape(work: Work) -> Work:
     """Say when head size or KV heads differ from the target's."""
     target = work.loaded.target
-    if target is None or work.destination == "speculators":
+    if target is None or not work.loader.shares_pages:
         return work
     theirs = kv_shape(target.text_config)
     ours = (work.draft.layers.attention.kv_heads, work.draft.layers.attention.head_dim)

@@ -5,6 +5,7 @@ import math
 from eagle3_interop.convert.decide.rewrites.work import Work
 from eagle3_interop.schemas.dialects.hf import write_rope
 from eagle3_interop.schemas.draft import Rope
+from eagle3_interop.schemas.engines.loaders import LOADERS
 from eagle3_interop.schemas.engines.positions import STRETCHED, rope_factor
 
 
@@ -23,8 +24,8 @@ def raise_positions(work: Work) -> Work:
 
 def check_rope(work: Work) -> Work:
     """Refuse scalings that frameworks compute differently."""
-    rope, source, destination = work.draft.rope, work.loaded.layout, work.destination
-    if source == destination:
+    rope = work.draft.rope
+    if work.loaded.layout == work.destination:
         return work
     if rope.scaling in STRETCHED:
         message = (
@@ -35,9 +36,9 @@ def check_rope(work: Work) -> Work:
     if rope.scaling != "yarn":
         return work
     given = rope.parameters.get("attention_factor")
-    reads_none = "sglang" in (source, destination) or destination == "universal"
+    both_read_it = work.loader.attention_factor and LOADERS[work.loaded.layout].attention_factor
     elsewhere = _yarn_scale(rope, zero_counts=False) if given is None else given
-    if reads_none and not math.isclose(elsewhere, _yarn_scale(rope, zero_counts=True)):
+    if not both_read_it and not math.isclose(elsewhere, _yarn_scale(rope, zero_counts=True)):
         message = (
             "SGLang takes an mscale of zero for a number, others for none."
             if given is None

@@ -18,13 +18,13 @@ def settle_embeddings(work: Work) -> Work:
             "embeddings-left-out", _EMBEDDINGS, "the target's counts, before and after."
         )
     elif _EMBEDDINGS in work.tensors and same_width and known is None:
-        crosses = replaced != (work.destination in ("sglang", "universal"))
+        crosses = replaced != (work.loader.embeddings != "stored")
         if crosses and not draft.trains_embeddings:
             message = "kept; whether it equals the target's is not known."
             work = work.say("embeddings-unverified", _EMBEDDINGS, message)
-        if replaced and work.destination != "sglang":
+        if replaced and work.loader.embeddings != "replaced":
             work = work.describe_vocabulary(embeddings="own")
-    if _EMBEDDINGS not in work.tensors and work.destination in ("speculators", "universal"):
+    if _EMBEDDINGS not in work.tensors and not work.loader.shares_embeddings:
         work = _embeddings_from_target(work)
     return work
 

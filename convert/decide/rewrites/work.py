@@ -10,6 +10,7 @@ from eagle3_interop.convert.write.plan import Copy, Make, Op
 from eagle3_interop.schemas.dialects.base import Layout, Wishes, Writing
 from eagle3_interop.schemas.dialects.registry import LAYOUTS
 from eagle3_interop.schemas.draft import Draft
+from eagle3_interop.schemas.engines.loaders import LOADERS, Loader
 from eagle3_interop.schemas.engines.powers import Powers
 from eagle3_interop.schemas.findings import Finding, Refused, finding
 from eagle3_interop.schemas.options import Options
@@ -88,6 +89,11 @@ class Work:
     def layout(self) -> Layout:
         """The destination's."""
         return LAYOUTS[self.destination]
+
+    @property
+    def loader(self) -> Loader:
+        """What the destination's loader does with a folder."""
+        return LOADERS[self.destination]
 
     @property
     def wishes(self) -> Wishes:
