@@ -17,7 +17,7 @@ from eagle3_interop.schemas.report import (
     Report,
     SweepRow,
 )
-from eagle3_interop.validators.accept.drafting import Shape
+from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.accept.sweep import grid
 from eagle3_interop.validators.report import terminal
 from eagle3_interop.validators.report.page import page

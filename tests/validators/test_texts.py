@@ -8,16 +8,18 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from eagle3_interop.schemas.findings import Usage
+from eagle3_interop.validators.target.prompts import (
+    Prompt,
+    bundled_prompts,
+    parse_prompts,
+    read_prompts,
+)
 from eagle3_interop.validators.target.running import Target
 from eagle3_interop.validators.target.texts import (
-    Prompt,
     Text,
-    bundled_prompts,
     disagreements,
     encode,
     load_tokenizer,
-    parse_prompts,
-    read_prompts,
     write_texts,
 )
 
