@@ -93,11 +93,13 @@ def _guarded(app: typer.Typer, console: "Console", words: Sequence[str]) -> int:
     if wrong := _wrong_word(words):
         console.fail(wrong, EXIT_USAGE)
         return EXIT_USAGE
+    code = EXIT_INTERRUPTED
     try:
-        return app(standalone_mode=False) or 0
+        code = app(standalone_mode=False) or 0
     except (typer.Abort, KeyboardInterrupt):
-        console.fail("interrupted", EXIT_INTERRUPTED)
-        return EXIT_INTERRUPTED
+        pass
+    except Unavailable:
+        raise
     except SystemExit as left:
         # typer's own way out: after its work on completion, or where it met a closed pipe
         if isinstance(left.__context__, OSError):
@@ -116,6 +118,9 @@ def _guarded(app: typer.Typer, console: "Console", words: Sequence[str]) -> int:
                 traceback.print_exc()
         console.fail(_unforeseen(error), EXIT_UNAVAILABLE)
         return EXIT_UNAVAILABLE
+    if code == EXIT_INTERRUPTED:
+        console.fail("interrupted", code)
+    return code
 
 
 def _unforeseen(error: Exception) -> str:
@@ -123,7 +128,7 @@ def _unforeseen(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return f"out of memory: {_first_line(error)}"
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename or 'a file or a stream'}: {error.strerror}"
+        return f"{error.filename or 'reading or writing failed'}: {error.strerror}"
     frames = traceback.extract_tb(error.__traceback__)
     ours = [one for one in frames if Path(one.filename).is_relative_to(_ROOT)] or frames
     where = ours[-1:]

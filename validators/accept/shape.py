@@ -2,10 +2,8 @@
 
 from typing import NamedTuple
 
+from eagle3_interop.schemas.draft import MOST_DRAFTED
 from eagle3_interop.schemas.findings import Usage
-
-MOST = 1024
-"""Tokens a step; engines draft a few, and a mistyped number would fill the memory."""
 
 
 class Shape(NamedTuple):
@@ -38,11 +36,13 @@ class Shape(NamedTuple):
         """
         if min(self) < 1:
             raise Usage(f"tree {self.steps},{self.topk},{self.tokens}: all three count from 1")
-        if max(self) > MOST + 1:
+        if max(self) > MOST_DRAFTED + 1:
             name, number = "--tree", f"{self.steps},{self.topk},{self.tokens}"
             if self.is_chain:
                 name, number = "--num-draft-tokens", f"{self.steps}"
-            raise Usage(f"{name} {number[:40]}: no engine drafts more than {MOST} tokens a step.")
+            raise Usage(
+                f"{name} {number[:40]}: no engine drafts more than {MOST_DRAFTED} tokens a step."
+            )
         if not 1 <= self.tokens - 1 <= self.nodes:
             raise Usage(
                 f"tree {self.steps},{self.topk},{self.tokens}: these steps make {self.nodes} nodes, "

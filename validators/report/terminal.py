@@ -90,6 +90,8 @@ def show(console: Console, report: Report) -> None:
     """The report on stdout; of quiet the verdict alone."""
     if console.talks:
         console.show(*_parts(report))
+    elif not console.as_json and report.acceptance is not None:
+        console.result(f"accept length {_length(report.acceptance)}")
     if not console.as_json:
         console.show(verdict(report))
 
@@ -142,12 +144,15 @@ def _acceptance(ours: AcceptanceReport, against: AgainstReport | None) -> Figure
     named = [("checkpoint", ours)] + ([("source", against.acceptance)] if against else [])
     rows = []
     for name, one in named:
-        low, high = one.interval
-        length = f"{one.accept_length:.3f} ({low:.2f} to {high:.2f})"
         shares = (f"{100 * rate:.1f}%" for rate in rates(one))
-        rows.append((name, length, f"{one.drafts}", f"{one.accepted}", *shares))
+        rows.append((name, _length(one), f"{one.drafts}", f"{one.accepted}", *shares))
     columns = ("", "accept length", "steps", "accepted", *positions)
     return Figures(f"acceptance, {drafted(ours)}", columns, rows)
+
+
+def _length(acceptance: AcceptanceReport) -> str:
+    low, high = acceptance.interval
+    return f"{acceptance.accept_length:.3f} ({low:.2f} to {high:.2f})"
 
 
 def rates(acceptance: AcceptanceReport) -> list[float]:
