@@ -313,7 +313,8 @@ def diff(
 
         options = api.Options(target=target)
         left, right = (api.load(x, "auto", options, shared=False) for x in (one, other))
-        result = inspection.compare(left, right)
+        with console.progress("comparing", 0, "tensors"):
+            result = inspection.compare(left, right)
         guessed = [
             item for x in (left, right) for item in x.reading.findings if item.severity == "warning"
         ]

@@ -130,7 +130,7 @@ def _unforeseen(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename or 'reading or writing failed'}: {error.strerror}"
     frames = traceback.extract_tb(error.__traceback__)
-    ours = [one for one in frames if Path(one.filename).is_relative_to(_ROOT)] or frames
+    ours = [one for one in frames if Path(one.filename).resolve().is_relative_to(_ROOT)] or frames
     where = ours[-1:]
     place = f" ({Path(where[0].filename).name}:{where[0].lineno})" if where else ""
     return (
