@@ -35,6 +35,7 @@ EVERY = 15.0
 
 _BAR_FROM = 64 * 2**20
 _NO_END = 10_000
+_WIDE = 110
 
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 """Of every command."""
@@ -387,22 +388,24 @@ def _bar(title: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
     """A bar that moves from the start, also while nothing is counted yet."""
     from rich import progress as rich
     from rich.console import Console as RichConsole
+    from rich.table import Column
 
+    colour = colours(sys.stderr)
+    console = RichConsole(stderr=True, color_system="auto" if colour else None)
     counted: list[rich.ProgressColumn] = [rich.TextColumn("{task.completed:,} " + unit)]
     if unit == "bytes":
-        counted = [rich.DownloadColumn(), rich.TransferSpeedColumn()]
+        counted = [rich.DownloadColumn()]
     elif total:
-        counted = [rich.MofNCompleteColumn(), rich.TextColumn(unit), rich.TimeRemainingColumn()]
-    colour = colours(sys.stderr)
-    with rich.Progress(
+        counted = [rich.MofNCompleteColumn(), rich.TextColumn(unit)]
+    # The title alone may wrap, and what a narrow terminal has no room for is left out: no figure is cut.
+    columns = [
         rich.SpinnerColumn(),
-        "{task.description}",
-        rich.BarColumn(),
+        rich.TextColumn("{task.description}", table_column=Column(overflow="fold")),
         *counted,
-        rich.TimeElapsedColumn(),
-        console=RichConsole(stderr=True, color_system="auto" if colour else None),
-        transient=True,
-    ) as bar:
+    ]
+    if console.width >= _WIDE:
+        columns += [rich.BarColumn(), rich.TimeElapsedColumn(), rich.TimeRemainingColumn()]
+    with rich.Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=None)
 
         def advance(count: int) -> None:

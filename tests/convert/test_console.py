@@ -1,5 +1,6 @@
 """What every command does with what nobody thought of, and with streams that take nothing."""
 
+import io
 import json
 import os
 import pty
@@ -185,6 +186,28 @@ def test_without_a_terminal_a_line_comes_now_and_then(monkeypatch, capsys):
     assert lines[0] == "generating: 1,000 of 4,000 tokens, 0 s"
     assert lines[-1] == "loading the target: 0 s"
     assert said.out == ""
+
+
+class Screen(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("width", [36, 60, 80, 109, 110, 200])
+def test_a_bar_moves_and_loses_no_figure_on_a_narrow_terminal(monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", Screen())
+    with Console().progress("the engine starts and generates", 123456) as progress:
+        time.sleep(0.25)
+        began = sys.stderr.getvalue()
+        progress(12345)
+        time.sleep(0.25)
+    said = sys.stderr.getvalue()
+    assert "12345/123456" in said
+    assert "…" not in said
+    spinning = set(began) & set("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")
+    assert len(spinning) > 1
 
 
 @pytest.mark.parametrize("form", [{"quiet": True}, {"as_json": True}])

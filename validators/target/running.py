@@ -373,7 +373,7 @@ def _reading(path: str | Path, read: Callable[[], Any]) -> Any:  # noqa: ANN401
     except ImportError as error:
         raise Unavailable(f"{path}: {str(error).strip().partition(chr(10))[0]}") from error
     except Exception as error:  # what loaders raise over a broken folder has no common base
-        why = str(error).strip().partition("\n")[0] or type(error).__name__
+        why = " ".join(str(error).split())[:300] or type(error).__name__
         raise Refused([_not_a_target(str(path), why)]) from error
 
 
