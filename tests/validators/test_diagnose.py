@@ -422,6 +422,9 @@ def test_the_story(tmp_path, prompts):
     report = json.loads(again.stdout)
     assert report["verdict"] == "configured-is-best"
     assert report["best"]["taps"] == [0, 3, 5]
+    quiet = command(output, *common, "--quiet", "--budget", 0)
+    assert quiet.output.startswith("the configured wiring is the best of ")
+    assert quiet.output.count("\n") == 1
 
 
 @pytest.mark.usefixtures("_one_target")

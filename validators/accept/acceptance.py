@@ -16,13 +16,13 @@ from torch import Tensor
 from eagle3_interop.validators.accept.drafting import (
     CHUNK,
     Batch,
-    Shape,
     batches,
     chain_lengths,
     draft_steps,
     tree_paths,
 )
 from eagle3_interop.validators.accept.intervals import ratio_interval
+from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.network.reference import Network
 from eagle3_interop.validators.target.running import Progress, Target
 from eagle3_interop.validators.target.texts import Text

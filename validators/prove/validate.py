@@ -18,7 +18,8 @@ from eagle3_interop.validators.accept.acceptance import (
     batch_lengths,
     measure_sampled,
 )
-from eagle3_interop.validators.accept.drafting import CHUNK, Shape, batches, draft_steps
+from eagle3_interop.validators.accept.drafting import CHUNK, batches, draft_steps
+from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.accept.sweep import grid, rows
 from eagle3_interop.validators.network.reference import Network
 from eagle3_interop.validators.network.weights import Weights
@@ -31,14 +32,9 @@ from eagle3_interop.validators.prove.agreement import (
 )
 from eagle3_interop.validators.prove.request import Judge, Request, Session
 from eagle3_interop.validators.report import provenance
+from eagle3_interop.validators.target.prompts import bundled_prompts, read_prompts
 from eagle3_interop.validators.target.running import DTYPES, Progress, Target, resolve_device
-from eagle3_interop.validators.target.texts import (
-    bundled_prompts,
-    encode,
-    load_tokenizer,
-    read_prompts,
-    write_texts,
-)
+from eagle3_interop.validators.target.texts import encode, load_tokenizer, write_texts
 
 Watch = Callable[[str, int], AbstractContextManager[Progress | None]]
 """Shows that something of so many tokens is being done."""
@@ -88,9 +84,17 @@ def validate(
     request.check()
     try:
         return _validate(request, judge, watch)
-    except (torch.OutOfMemoryError, MemoryError) as error:
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
         message = "out of memory; try --dtype bfloat16, a shorter --max-new-tokens or --device cpu"
         raise Unavailable(f"{message}: {str(error).partition(chr(10))[0]}") from error
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether a failure is lack of memory, for which torch on a CPU has no class of its own."""
+    known = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return known or "can't allocate memory" in str(error)
 
 
 def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Report, Measured]:
@@ -101,15 +105,23 @@ def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Repo
     source = api.load(request.against, "auto", options) if request.against else None
     shape = request.shape or (judge.shape if judge else None)
     shape = shape or Shape.chain(loaded.reading.draft.speculative_tokens or 3)
+    shape.checked().fits(loaded.reading.draft.vocabulary.draft_size)
     if judge:
         with watch("the engine starts and generates", len(prompts) * request.new_tokens):
             judge.serve(request, loaded, prompts, shape)
-    target = load_target(request, device)
+    with watch("loading the target", 0):
+        target = load_target(request, device)
     shapes = _shapes(request, shape)
     extra = max(MIN_DEPTH, *(one.steps for one in shapes))
     path = provenance.target_folder(request.target)
     tokenizer = load_tokenizer(path, trust_remote_code=request.trust_remote_code)
-    encoded = encode(prompts, tokenizer, target.vocabulary_size)
+    encoded = encode(
+        prompts,
+        tokenizer,
+        target.vocabulary_size,
+        positions=loaded.target.max_position if loaded.target else None,
+        room=request.new_tokens + extra,
+    )
     stops = _stops(request, target)
     with watch("generating", len(encoded) * (request.new_tokens + extra)) as progress:
         made = write_texts(

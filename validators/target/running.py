@@ -25,6 +25,7 @@ from transformers import (
 from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage, finding
 from eagle3_interop.validators.network.reference import Features
 from eagle3_interop.validators.network.weights import Tables
+from eagle3_interop.validators.target.device import device_parts
 
 Progress = Callable[[int], None]
 """Called with the number of tokens that were just done."""
@@ -38,15 +39,13 @@ def resolve_device(name: str) -> torch.device:
     Raises:
         Usage: it is none of these, or this machine (or this build of torch) does not have it.
     """
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    kind, _, index = name.partition(":")
-    if kind not in ("cpu", "cuda") or (index and not (kind == "cuda" and index.isdigit())):
-        raise Usage(f"--device {name}: expected auto, cpu, cuda or cuda:N")
-    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
+    kind, index = device_parts(name)
+    if kind == "auto":
+        kind = "cuda" if torch.cuda.is_available() else "cpu"
+    if kind == "cuda" and index >= torch.cuda.device_count():
         found = torch.cuda.device_count()
         raise Usage(f"--device {name}: torch {torch.__version__} sees {found} CUDA devices here")
-    return torch.device(kind, int(index or 0)) if kind == "cuda" else torch.device("cpu")
+    return torch.device(kind, index) if kind == "cuda" else torch.device("cpu")
 
 
 class _Enough(Exception):  # noqa: N818
@@ -104,7 +103,9 @@ class Target:
         config = _config(path, trust_remote_code)
         device = torch.device(device)
         options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
-        options |= _placement(config, device, dtype, trust_remote_code, memory)
+        options |= _reading(
+            path, lambda: _placement(config, device, dtype, trust_remote_code, memory)
+        )
         model, info = _reading(
             path, lambda: _family(config).from_pretrained(path, output_loading_info=True, **options)
         )
@@ -345,8 +346,13 @@ def _reading(path: str | Path, read: Callable[[], Any]) -> Any:  # noqa: ANN401
         return read()
     except OSError as error:
         raise Unavailable(f"{path}: {error}") from error
-    except (KeyError, ValueError) as error:
-        raise Refused([_not_a_target(str(path), str(error))]) from error
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except ImportError as error:
+        raise Unavailable(f"{path}: {str(error).strip().partition(chr(10))[0]}") from error
+    except Exception as error:  # what loaders raise over a broken folder has no common base
+        why = " ".join(str(error).split())[:300] or type(error).__name__
+        raise Refused([_not_a_target(str(path), why)]) from error
 
 
 def _placement(
