@@ -28,11 +28,12 @@ from eagle3_interop.schemas.dialects.base import Wishes
 from eagle3_interop.schemas.draft import Attention, Draft, Fc, Layers, Mlp, Vocabulary
 from eagle3_interop.schemas.draft import Target as TargetPart
 from eagle3_interop.validators.accept.acceptance import measure
-from eagle3_interop.validators.accept.drafting import Shape
+from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.network.reference import Network
 from eagle3_interop.validators.network.weights import Weights
+from eagle3_interop.validators.target.prompts import read_prompts
 from eagle3_interop.validators.target.running import Target
-from eagle3_interop.validators.target.texts import Text, encode, read_prompts, write_texts
+from eagle3_interop.validators.target.texts import Text, encode, write_texts
 
 DATA = Path(__file__).parents[1] / "tests" / "data"
 RIG = Path(__file__).parents[1] / "tests" / "engines" / "run_engine.py"

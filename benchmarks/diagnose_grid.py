@@ -25,8 +25,9 @@ from eagle3_interop.validators.diagnose.suspect import subject_of
 from eagle3_interop.validators.diagnose.verdict import diagnose, indistinguishable
 from eagle3_interop.validators.diagnose.wiring import NORMED, STREAM, SUBLAYER, Wiring
 from eagle3_interop.validators.target.captured import Streams, capture
+from eagle3_interop.validators.target.prompts import read_prompts
 from eagle3_interop.validators.target.running import Target
-from eagle3_interop.validators.target.texts import encode, read_prompts, write_texts
+from eagle3_interop.validators.target.texts import encode, write_texts
 
 DATA = Path(__file__).resolve().parents[1] / "tests" / "data"
 

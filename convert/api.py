@@ -1,15 +1,17 @@
 """Conversion as a library: load, fit, plan, write, compare. The commands are thin shells over this."""
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from eagle3_interop.convert.decide.fitting import Fitted, fit
 from eagle3_interop.convert.decide.inspection import differences, shown
+from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.decide.overrides import apply
-from eagle3_interop.convert.decide.planning import Choices, Fitted, Loaded, fit, read_back
+from eagle3_interop.convert.decide.planning import read_back
 from eagle3_interop.convert.decide.recognition import (
     layout_of,
     left_beside,
@@ -21,41 +23,15 @@ from eagle3_interop.convert.read.same_values import same_values
 from eagle3_interop.convert.read.target_tables import TargetCheckpoint, open_target
 from eagle3_interop.convert.write import stream
 from eagle3_interop.convert.write.plan import Plan, Taken
-from eagle3_interop.convert.write.shards import DEFAULT_SHARD_BYTES, index, weight_files
+from eagle3_interop.convert.write.shards import index, weight_files
 from eagle3_interop.schemas.dialects.base import Reading, TargetFacts
 from eagle3_interop.schemas.dialects.reading import check, check_target, with_target
 from eagle3_interop.schemas.dialects.registry import LAYOUTS, SOURCES
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Finding, Refused, errors, finding
+from eagle3_interop.schemas.options import Options
 
 _CODE = (".py", ".so", ".sh", ".js")
-
-
-@dataclass(frozen=True)
-class Options:
-    """Everything that the user can say about one conversion.
-
-    Attributes:
-        target: folder or Hub id of the target.
-        target_name: the Hub id to write where a layout names its verifier.
-        stock: refuse what needs the SGLang plugin.
-        taps: the order in which the trainer concatenated fc's features.
-        sets: dotted path of the description to value.
-        dtype: cast the weights.
-        max_shard_bytes: split files that are written anew beyond this size.
-        canonical_names: rename also what the destination would accept.
-        ranges: read the target's tables where they lie, by ranges of bytes: nothing of it is downloaded whole.
-    """
-
-    target: str | None = None
-    target_name: str | None = None
-    stock: bool = False
-    taps: tuple[int, ...] | None = None
-    sets: Mapping[str, Any] | None = None
-    dtype: str | None = None
-    max_shard_bytes: int = DEFAULT_SHARD_BYTES
-    canonical_names: bool = False
-    ranges: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,7 +74,7 @@ def load(
     options: Options | None = None,
     *,
     weights: bool = True,
-    tolerate: Collection[str] = (),
+    diagnosing: bool = False,
     shared: bool = True,
 ) -> Loaded:
     """Read a draft by its own framework's rules, and put the user's word in.
@@ -108,7 +84,7 @@ def load(
         layout: ``speculators``, ``sglang``, ``vllm``, or ``auto``.
         options: the user's.
         weights: False reads headers only.
-        tolerate: codes of errors that do not refuse, for those who want to find out what is right.
+        diagnosing: errors that a diagnosis answers do not refuse.
         shared: a folder for all three must say the same to all three; False asks speculators' keys alone.
 
     Raises:
@@ -136,7 +112,7 @@ def load(
         found += check_target(reading.draft, facts)
     found += check(reading, checkpoint.tensors)
     reading = replace(reading, findings=tuple(found))
-    if any(item.code not in tolerate for item in errors(reading.findings)):
+    if any(not (diagnosing and item.row.answered_by_search) for item in errors(found)):
         raise Refused(reading.findings)
     loaded = Loaded(checkpoint, layout, reading, target, facts)
     return _compare_embeddings(loaded) if weights else loaded
@@ -165,6 +141,7 @@ def _facts(target: TargetCheckpoint, options: Options) -> TargetFacts:
         architectures=known.architectures,
         max_position=target.max_position,
         window=target.window,
+        is_path=options.target_name is None and target.name is None,
     )
 
 
@@ -215,14 +192,7 @@ def convert(loaded: Loaded, destination: str, options: Options | None = None) ->
         Refused: the destination cannot express the network exactly.
     """
     options = options or Options()
-    choices = Choices(
-        verifier=options.target_name or (loaded.facts.name if loaded.facts else None),
-        verifier_is_path=_is_path(loaded, options),
-        stock=options.stock,
-        dtype=options.dtype,
-        canonical_names=options.canonical_names,
-    )
-    fitted = fit(loaded, destination, choices)
+    fitted = fit(loaded, destination, options)
     _prove(fitted, loaded, destination)
     weights = weight_files(loaded, fitted, destination, options.max_shard_bytes)
     texts = {"config.json": _json(fitted.writing.config)}
@@ -233,11 +203,6 @@ def convert(loaded: Loaded, destination: str, options: Options | None = None) ->
     return replace(
         conversion, plan=replace(conversion.plan, provenance=_provenance(conversion, options))
     )
-
-
-def _is_path(loaded: Loaded, options: Options) -> bool:
-    """Whether the verifier is named by a folder of this machine: an id of the Hub has a name."""
-    return options.target_name is None and loaded.target is not None and loaded.target.name is None
 
 
 def _prove(fitted: Fitted, loaded: Loaded, destination: str) -> None:

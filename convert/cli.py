@@ -9,10 +9,13 @@ import typer
 
 from eagle3_interop.convert.console import (
     EXIT_DIFFERENT,
+    SETTINGS,
     Console,
+    Dtype,
     JsonFlag,
     QuietFlag,
     VersionFlag,
+    dtype_named,
     launch,
 )
 
@@ -26,18 +29,29 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    add_completion=False,
+    context_settings=SETTINGS,
 )
 
 # The names of schemas.registry, typed out so that --help imports no schemas; a test compares them.
 SOURCES = ("speculators", "sglang", "vllm", "auto")
 DESTINATIONS = ("speculators", "sglang", "vllm", "universal")
 
-SourceArg = Annotated[str, typer.Argument(help="Folder, or Hub id ORG/NAME[@REVISION].")]
-TargetOpt = Annotated[
-    str | None, typer.Option("--target", metavar="PATH|ID", help="The target (verifier) model.")
+
+def _hub_id(word: str | None) -> str | None:
+    from eagle3_interop.convert.read.folders import hub_id
+
+    return None if word is None else hub_id(word)
+
+
+SourceArg = Annotated[
+    str, typer.Argument(callback=_hub_id, help="Folder, or Hub id ORG/NAME[@REVISION].")
 ]
-Dtype = Literal["bfloat16", "float16", "float32"]
+TargetOpt = Annotated[
+    str | None,
+    typer.Option(
+        "--target", metavar="PATH|ID", callback=_hub_id, help="The target (verifier) model."
+    ),
+]
 
 
 @app.callback()
@@ -157,7 +171,7 @@ def _options(
         stock=stock,
         taps=None if taps is None else parse_taps(taps),
         sets=parse_sets(sets or []),
-        dtype=dtype,
+        dtype=None if dtype is None else dtype_named(dtype),
         max_shard_bytes=parse_size(max_shard_size),
         canonical_names=canonical_names,
     )
@@ -206,7 +220,9 @@ def _convert(
     files: tuple[stream.FileResult, ...] = ()
     findings = list(conversion.fitted.findings)
     if not dry_run:
-        with console.progress("writing", stream.planned_bytes(conversion.plan)) as progress:
+        with console.progress(
+            "writing", stream.planned_bytes(conversion.plan), "bytes"
+        ) as progress:
             result = api.write(
                 conversion,
                 output,
@@ -251,17 +267,17 @@ def inspect(
         loaded = api.load(source, "auto", api.Options(target=target), weights=False, shared=False)
         engines = inspection.engines(loaded)
         draft = loaded.reading.draft
-        console.line(f"{source}: {loaded.layout} layout")
+        console.result(f"{source}: {loaded.layout} layout")
         for line in api.describe(draft):
-            console.line(f"  {line}")
+            console.result(f"  {line}")
         for engine, facts in engines.items():
             reasons = f" ({', '.join(facts['reasons'])})" if facts["reasons"] else ""
-            console.line(
+            console.result(
                 f"  {engine}: as it is {facts['as_is']}; converted: {facts['convertible']}{reasons}"
             )
             for path, values in facts["differences"].items():
                 ours, theirs = (inspection.shown(path, value) for value in values)
-                console.line(f"    {path}: {ours}, but {engine} computes {theirs}")
+                console.result(f"    {path}: {ours}, but {engine} computes {theirs}")
         console.findings(loaded.reading.findings)
         console.data(
             {
@@ -276,8 +292,8 @@ def inspect(
 
 @app.command()
 def diff(
-    one: Annotated[str, typer.Argument(metavar="A", help="Folder or Hub id.")],
-    other: Annotated[str, typer.Argument(metavar="B", help="Folder or Hub id.")],
+    one: Annotated[str, typer.Argument(metavar="A", callback=_hub_id, help="Folder or Hub id.")],
+    other: Annotated[str, typer.Argument(metavar="B", callback=_hub_id, help="Folder or Hub id.")],
     target: TargetOpt = None,
     json: JsonFlag = False,
     quiet: QuietFlag = False,
@@ -297,18 +313,19 @@ def diff(
 
         options = api.Options(target=target)
         left, right = (api.load(x, "auto", options, shared=False) for x in (one, other))
-        result = inspection.compare(left, right)
+        with console.progress("comparing", 0, "tensors"):
+            result = inspection.compare(left, right)
         guessed = [
             item for x in (left, right) for item in x.reading.findings if item.severity == "warning"
         ]
         for path, values in result["differences"].items():
             left_value, right_value = (inspection.shown(path, value) for value in values)
-            console.line(f"{path}: {left_value} in A, {right_value} in B")
+            console.result(f"{path}: {left_value} in A, {right_value} in B")
         for name, state in result["tensors"].items():
-            console.line(f"{name}: {state}")
+            console.result(f"{name}: {state}")
         console.findings(guessed)
         same = "the same network" if result["same"] else "different networks"
-        console.line(f"{same} ({left.layout}, {right.layout})")
+        console.result(f"{same} ({left.layout}, {right.layout})")
         console.data(
             {
                 "status": "same" if result["same"] else "different",
@@ -343,11 +360,12 @@ def explain(
                 f"no finding is called {code!r}" + (f"; {', '.join(near)}?" if near else "")
             )
         entry = CODES[code]
-        console.line(f"{code} ({entry.severity})")
-        console.line(entry.meaning)
+        console.result(f"{code} ({entry.severity})")
+        console.result(entry.meaning)
         if entry.fix:
-            console.line(f"What to do: {entry.fix}")
-        console.data({"code": code, **entry._asdict()})
+            console.result(f"What to do: {entry.fix}")
+        row = {"severity": entry.severity, "meaning": entry.meaning, "fix": entry.fix}
+        console.data({"code": code, **row})
 
 
 @app.command()
@@ -399,9 +417,9 @@ def serve(
         found = own if check is None else serving.judge(check, engine, config, source, theirs)
         console.findings(found)
         if check is not None and not errors(found):
-            console.line("the command fits this draft")
+            console.result("the command fits this draft")
         elif check is None or not errors(own):
-            console.line(line)
+            console.result(line)
         console.data(
             {
                 "status": "wrong" if errors(found) else "ok",

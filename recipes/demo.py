@@ -24,7 +24,7 @@ from eagle3_interop.convert.write.stream import sha256_of
 from eagle3_interop.recipes.publish.hub import Place
 from eagle3_interop.recipes.publish.publication import push
 from eagle3_interop.schemas.report import Report
-from eagle3_interop.validators.accept.drafting import Shape
+from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.prove.request import Request
 from eagle3_interop.validators.prove.validate import validate
 

@@ -37,6 +37,9 @@ LARGEST = 2**27
 Size = Annotated[int, Field(gt=0, le=LARGEST)]
 """A number of rows, columns, heads or positions that could be meant; more is a broken config."""
 
+MOST_DRAFTED = 1024
+"""Tokens a step that any engine is asked to draft; engines draft a few."""
+
 
 DEFAULT_POSITIONS = 2048
 """Positions of a draft whose config declares none: what SGLang and vLLM take then."""

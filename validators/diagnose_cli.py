@@ -1,8 +1,6 @@
 """``eagle3-diagnose``: a thin shell over `diagnose`; ``--help`` imports neither torch nor transformers."""
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,15 +9,18 @@ import typer
 from eagle3_interop.convert.console import (
     EXIT_DIFFERENT,
     EXIT_UNAVAILABLE,
+    SETTINGS,
     Console,
+    Dtype,
     QuietFlag,
     VersionFlag,
+    dtype_named,
     launch,
 )
 from eagle3_interop.validators.validate_cli import (
     STDOUT,
-    Dtype,
     check_outputs,
+    check_request,
     require_extra,
     taps_of,
     try_report,
@@ -35,7 +36,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    add_completion=False,
+    context_settings=SETTINGS,
 )
 
 
@@ -107,22 +108,26 @@ def diagnose(
 
     with console.outcomes(refused):
         check_outputs(json, html)
-        require_extra()
-        from eagle3_interop.validators.diagnose.run import NEW_TOKENS
-        from eagle3_interop.validators.prove.request import Request
+        from eagle3_interop.convert.read.folders import hub_id
+        from eagle3_interop.schemas.findings import Usage
+        from eagle3_interop.validators.prove.request import DIAGNOSED, Request
 
         request = Request(
-            checkpoint=checkpoint,
-            target=target,
+            checkpoint=hub_id(checkpoint),
+            target=hub_id(target),
             prompts=prompts,
-            new_tokens=max_new_tokens if max_new_tokens or streams else NEW_TOKENS,
+            new_tokens=max_new_tokens if max_new_tokens or streams else DIAGNOSED,
             device=device,
-            dtype=dtype,
+            dtype=dtype_named(dtype),
             seed=seed,
             trust_remote_code=trust_remote_code,
             streams=streams,
             stream_taps=taps_of(stream_taps, "--stream-taps"),
         )
+        check_request(request)
+        if budget is not None and not isfinite(budget):
+            raise Usage("--budget: give a number of seconds, or leave it out for no limit.")
+        require_extra()
         answer = _run(console, request, budget, write, heat=html is not None)
         failed = [answer.failure] if answer.failure else []
         if html is not None:
@@ -151,57 +156,30 @@ def _run(
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    shown = console.talks and sys.stderr.isatty()
+    limit = "" if budget is None else f", at most {budget:g} s"
     return run(
         request,
         budget=budget,
         write=write,
         heat=heat,
         watch=terminal.watch(console),
-        searching=lambda: _bar(budget, shown=shown),
+        searching=lambda: console.progress(f"searching{limit}", 0, "wirings"),
     )
-
-
-@contextmanager
-def _bar(budget: float | None, *, shown: bool) -> Iterator[Any]:
-    """Wirings tried and seconds gone, on stderr where somebody watches."""
-    if not shown:
-        yield None
-        return
-    from rich.console import Console as RichConsole
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    limit = "" if budget is None else f"of {budget:g} s"
-    columns = (
-        SpinnerColumn(),
-        TextColumn("searching: {task.completed} wirings"),
-        TimeElapsedColumn(),
-        TextColumn(limit),
-    )
-    with Progress(*columns, console=RichConsole(stderr=True), transient=True) as bar:
-        task = bar.add_task("searching", total=None)
-        yield lambda count: bar.advance(task, count)
 
 
 def _show(console: Console, answer: "Answer") -> None:
     console.findings(answer.findings, notes=False)
-    if not console.talks:
-        return
-    from rich.console import Console as RichConsole
-    from rich.table import Table
-
     from eagle3_interop.validators.diagnose.run import answer as sentence
     from eagle3_interop.validators.report.heatmap import rows
+    from eagle3_interop.validators.report.terminal import Figures
 
-    table = Table(title="wirings, the best first", title_justify="left", box=None, pad_edge=False)
-    for name in ("score", "accept length", "wiring"):
-        table.add_column(name, overflow="fold")
-    for row in rows(answer.report)[:10]:
-        table.add_row(f"{row.score:.3f}", row.length, row.text)
-    RichConsole(file=sys.stdout, highlight=False).print(table)
+    if console.talks:
+        shown = [(f"{row.score:.3f}", row.length, row.text) for row in rows(answer.report)[:10]]
+        columns = ("score", "accept length", "wiring")
+        console.show(Figures("wirings, the best first", columns, shown, prose=True))
     if answer.report["written"]:
-        console.line(f"written: {answer.report['written']}")
-    console.line(sentence(answer.diagnosis))
+        console.result(f"written: {answer.report['written']}")
+    console.result(sentence(answer.diagnosis))
 
 
 def _dumped(report: dict[str, Any]) -> str:

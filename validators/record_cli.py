@@ -7,14 +7,16 @@ import typer
 
 from eagle3_interop.convert.console import (
     EXIT_UNAVAILABLE,
+    SETTINGS,
     Console,
+    Dtype,
     QuietFlag,
     VersionFlag,
+    dtype_named,
     launch,
 )
 from eagle3_interop.validators.validate_cli import (
     STDOUT,
-    Dtype,
     check_outputs,
     require_extra,
     taps_of,
@@ -31,7 +33,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    add_completion=False,
+    context_settings=SETTINGS,
 )
 
 
@@ -103,17 +105,18 @@ def record(
     with console.outcomes(refused):
         check_outputs(json)
         require_extra()
+        from eagle3_interop.convert.read.folders import hub_id
         from eagle3_interop.validators.record.record import Wish
 
         wish = Wish(
-            target=target,
+            target=hub_id(target),
             out=out,
             prompts=prompts,
             new_tokens=max_new_tokens,
             lookahead=lookahead,
             taps=_taps(taps, target),
             device=device,
-            dtype=dtype,
+            dtype=dtype_named(dtype),
             seed=seed,
             trust_remote_code=trust_remote_code,
         )

@@ -1,6 +1,7 @@
 """``eagle3-validate``: a thin shell over `validate`; ``--help`` imports neither torch nor transformers."""
 
 import os
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,16 +11,19 @@ import typer
 from eagle3_interop.convert.console import (
     EXIT_DIFFERENT,
     EXIT_UNAVAILABLE,
+    SETTINGS,
     Console,
+    Dtype,
     QuietFlag,
     VersionFlag,
+    dtype_named,
     launch,
 )
 
 if TYPE_CHECKING:
     from eagle3_interop.schemas.findings import Finding
     from eagle3_interop.schemas.report import Report
-    from eagle3_interop.validators.accept.drafting import Shape
+    from eagle3_interop.validators.accept.shape import Shape
     from eagle3_interop.validators.prove.request import Judge, Request
 
 app = typer.Typer(
@@ -27,15 +31,13 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    add_completion=False,
+    context_settings=SETTINGS,
 )
 
 EXTRA = ("torch", "transformers", "accelerate")
 """What the ``validate`` extra brings, and a base install lacks."""
 
 STDOUT = Path("-")
-
-Dtype = Literal["float32", "bfloat16", "float16"]
 
 
 @app.command(no_args_is_help=True)
@@ -140,13 +142,14 @@ def validate(
 
     with console.outcomes(refused):
         check_outputs(json, html)
-        require_extra()
+        from eagle3_interop.convert.read.folders import hub_id
+        from eagle3_interop.validators.engines.options import check_options
         from eagle3_interop.validators.prove.request import Request
 
         request = Request(
-            checkpoint=checkpoint,
-            target=target,
-            against=against,
+            checkpoint=hub_id(checkpoint),
+            target=hub_id(target),
+            against=None if against is None else hub_id(against),
             prompts=prompts,
             shape=_shape(num_draft_tokens, tree),
             sweep=sweep,
@@ -155,7 +158,7 @@ def validate(
             temperature=temperature,
             cost_ratio=cost_ratio,
             device=device,
-            dtype=dtype,
+            dtype=dtype_named(dtype),
             seed=seed,
             min_accept_length=min_accept_length,
             max_logit_diff=max_logit_diff,
@@ -164,6 +167,9 @@ def validate(
             streams=streams,
             stream_taps=taps_of(stream_taps, "--stream-taps"),
         )
+        check_request(request)
+        check_options(engine, engine_python, engine_arg or [], server, request.shape)
+        require_extra()
         from eagle3_interop.validators.engines.judge import judge_of
 
         judge = judge_of(engine, engine_python, engine_arg or [], server, request.shape)
@@ -199,22 +205,21 @@ def _run(
         failed += try_report(json, report.model_dump_json(indent=2) + "\n")
     console.data(report.model_dump(mode="json"))
     console.findings(report.findings)
-    if console.talks:
-        terminal.show(report)
+    terminal.show(console, report)
     return report, failed
 
 
 def _shape(num_draft_tokens: int | None, tree: str | None) -> "Shape | None":
     from eagle3_interop.schemas.findings import Usage
-    from eagle3_interop.validators.accept.drafting import Shape
+    from eagle3_interop.validators.accept.shape import Shape
 
     if tree is None:
         return None if num_draft_tokens is None else Shape.chain(num_draft_tokens)
     if num_draft_tokens is not None:
         raise Usage("give --num-draft-tokens for a chain or --tree, not both.")
     parts = tree.split(",")
-    if len(parts) != 3 or not all(part.strip().isdigit() for part in parts):
-        raise Usage(f"--tree {tree!r}: give STEPS,TOPK,TOKENS, such as 3,4,16.")
+    if len(parts) != 3 or not all(re.fullmatch(r"\s*\d{1,9}\s*", part, re.ASCII) for part in parts):
+        raise Usage(f"--tree {tree[:40]!r}: give STEPS,TOPK,TOKENS, such as 3,4,16.")
     return Shape(*map(int, parts)).checked()
 
 
@@ -250,6 +255,20 @@ def require_extra() -> None:
             f"{', '.join(missing)} not installed; validating runs the networks: "
             "pip install 'eagle3-interop[validate]'"
         )
+
+
+def check_request(request: "Request") -> None:
+    """Find wrong usage before torch is imported, which takes seconds.
+
+    Raises:
+        Usage: a number is out of range, there is no such folder, or the prompts do not parse.
+    """
+    from eagle3_interop.validators.target.prompts import read_prompts
+
+    request.check()
+    prompts = request.prompts
+    if prompts is not None and (prompts.is_file() or not prompts.exists()):  # a pipe is read once
+        read_prompts(prompts)
 
 
 def check_outputs(*paths: Path | None) -> None:

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from eagle3_interop.convert.decide.planning import Choices, Loaded, fit
+from eagle3_interop.convert.decide.fitting import fit
+from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.read.checkpoint import by_transformers
 from eagle3_interop.convert.read.same_values import same_bytes
 from eagle3_interop.schemas.dialects.reading import check, with_target
@@ -11,7 +12,8 @@ from eagle3_interop.schemas.dialects.registry import LAYOUTS, SOURCES
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.engines import targets
 from eagle3_interop.schemas.engines.positions import STRETCHED
-from eagle3_interop.schemas.findings import Finding, Refused, errors, finding
+from eagle3_interop.schemas.findings import Finding, Refused, errors, finding, has_effect
+from eagle3_interop.schemas.options import Options
 
 _NOT_THE_NETWORK = frozenset(
     {
@@ -24,18 +26,6 @@ _NOT_THE_NETWORK = frozenset(
     }
 )
 _EMBEDDINGS = "embed_tokens.weight"
-
-_FAILURES = frozenset(
-    {
-        *("fails-to-load", "foreign-name", "fc-blocks", "unknown-architecture"),
-        *("embedding-tap", "target-captures-nothing"),
-    }
-)
-_OTHERWISE = {
-    "speculators": frozenset({"target-embeddings", "map-derived"}),
-    "vllm": frozenset({"target-window"}),
-}
-"""Codes of what is read as it was meant, and computed otherwise: left uninitialised, or the target's."""
 
 
 def differences(one: Draft, other: Draft) -> dict[str, tuple[Any, Any]]:
@@ -73,7 +63,7 @@ def engines(loaded: Loaded) -> dict[str, dict[str, Any]]:
         By framework: ``as_is``: ``same``, ``different`` (with ``differences``) or ``does-not-load``; and
         ``convertible``: ``stock``, ``plugin`` or ``refused`` (with ``reasons``, the error codes).
     """
-    return {name: {**_as_is(loaded, name), **_convertible(loaded, name)} for name in SOURCES}
+    return {name: _shown(_as_is(loaded, name)) | _convertible(loaded, name) for name in SOURCES}
 
 
 def require_same(loaded: Loaded, engine: str) -> None:
@@ -89,9 +79,9 @@ def require_same(loaded: Loaded, engine: str) -> None:
     name = {"sglang": "SGLang", "vllm": "vLLM"}.get(engine, engine)
     if facts["as_is"] == "does-not-load":
         why = "; ".join(
-            f"{item['where']}: {item['message']}"
+            f"{item.where}: {item.message}"
             for item in facts["findings"]
-            if item["code"] in _FAILURES or item["severity"] == "error"
+            if item.row.effect == "does-not-load" or item.severity == "error"
         )
         message = f"{name} does not load this folder. {why}"
     else:
@@ -99,7 +89,7 @@ def require_same(loaded: Loaded, engine: str) -> None:
             f"{path}: {shown(path, theirs)}, not {shown(path, ours)}"
             for path, (ours, theirs) in facts["differences"].items()
         )
-        said = "; ".join(item["message"].rstrip(".") for item in facts["findings"])
+        said = "; ".join(item.message.rstrip(".") for item in facts["findings"])
         message = f"{name} computes another network from this folder: {wrong or said}."
     given = f" --target {loaded.target.path}" if loaded.target else ""
     fix = f"eagle3-convert auto-to-{engine}{given} first, and serve its output."
@@ -141,7 +131,6 @@ def _as_is(loaded: Loaded, engine: str) -> dict[str, Any]:
     wrong = differences(loaded.reading.draft, reading.draft)
     if loaded.own_embeddings is not True:
         wrong.pop("vocabulary.embeddings", None)
-    meant = _OTHERWISE.get(engine, frozenset())
     trouble = [
         item
         for item in (
@@ -149,32 +138,31 @@ def _as_is(loaded: Loaded, engine: str) -> dict[str, Any]:
             *check(reading, checkpoint.tensors),
             *_uncaptured(loaded, engine),
         )
-        if item.severity != "note" or item.code in meant
+        if item.severity != "note" or has_effect(item, engine)
     ]
-    fails = any(item.code in _FAILURES for item in trouble)
-    differs = wrong or errors(trouble) or any(item.code in meant for item in trouble)
+    fails = any(item.row.effect == "does-not-load" for item in trouble)
+    differs = wrong or errors(trouble) or any(has_effect(item, engine) for item in trouble)
     state = "does-not-load" if fails else "different" if differs else "same"
-    return {"as_is": state, "differences": wrong, "findings": _dump(trouble)}
+    return {"as_is": state, "differences": wrong, "findings": trouble}
 
 
 def _does_not_load(found: list[Finding]) -> dict[str, Any]:
-    return {"as_is": "does-not-load", "differences": {}, "findings": _dump(found)}
+    return {"as_is": "does-not-load", "differences": {}, "findings": found}
 
 
 def _convertible(loaded: Loaded, engine: str) -> dict[str, Any]:
     try:
-        fitted = fit(loaded, engine, Choices(verifier="ORG/NAME"))
+        fitted = fit(loaded, engine, Options(target_name="ORG/NAME"))
     except Refused as refused:
         return {
             "convertible": "refused",
             "reasons": sorted({f.code for f in errors(refused.findings)}),
         }
-    codes = {item.code for item in fitted.findings}
-    return {"convertible": "plugin" if "needs-sglang-plugin" in codes else "stock", "reasons": []}
+    return {"convertible": "plugin" if fitted.writing.plugin else "stock", "reasons": []}
 
 
-def _dump(found: list[Finding]) -> list[dict[str, Any]]:
-    return [item.model_dump() for item in found]
+def _shown(facts: dict[str, Any]) -> dict[str, Any]:
+    return facts | {"findings": [item.model_dump() for item in facts["findings"]]}
 
 
 def compare(one: Loaded, other: Loaded) -> dict[str, Any]:

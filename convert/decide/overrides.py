@@ -1,6 +1,7 @@
 """What the user says of a draft: ``--taps`` and ``--set``, applied to the neutral description."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,18 +17,20 @@ _MOST_LAYERS = 10_000
 
 
 def parse_taps(text: str) -> tuple[int, ...]:
-    """Read ``--taps``: layers passed, comma-separated, ``embed`` for 0.
+    """Read ``--taps``: layers passed, comma-separated, ``embed`` for 0; in brackets as they are printed.
 
     Raises:
         Usage: something else.
     """
+    inner = re.fullmatch(r"\s*\[(.*)\]\s*", text)
+    parts = (inner[1] if inner else text).split(",")
     try:
-        taps = tuple(0 if part.strip() == "embed" else int(part) for part in text.split(","))
+        taps = tuple(0 if part.strip() == "embed" else int(part) for part in parts)
     except ValueError:
         taps = (-1,)
     if min(taps) < 0:
         raise Usage(
-            f"--taps {text!r}: give counts of passed layers, such as 'embed,3,31' or '31,0,3'."
+            f"--taps {text[:80]!r}: give counts of passed layers, such as 'embed,3,31' or '31,0,3'."
         )
     return taps
 

@@ -14,10 +14,10 @@ import numpy as np
 from eagle3_interop.convert.read.folders import Folder, open_folder, safe_names
 from eagle3_interop.convert.read.pickles import RESAVE, read_pickle
 from eagle3_interop.convert.read.safetensors_file import Header, decode, parse_header
-from eagle3_interop.convert.read.strict_json import MAX_JSON_BYTES, parse_object, refusal
-from eagle3_interop.convert.write.plan import Stored
+from eagle3_interop.convert.read.stored import Stored
+from eagle3_interop.convert.read.strict_json import MAX_JSON_BYTES, parse_object
 from eagle3_interop.schemas.dialects.base import TensorHeader
-from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, finding
+from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, finding, refusal
 
 SAFETENSORS_INDEX = "model.safetensors.index.json"
 BIN_INDEX = "pytorch_model.bin.index.json"
@@ -187,8 +187,11 @@ def weight_names(
     safetensors go before ``.bin``; with an index the files that it names count, as vLLM and SGLang have
     it; without one, all. `by_transformers` differs.
 
+    Returns:
+        No names where the folder holds none.
+
     Raises:
-        Refused: there are none (``no-weights``), or the index is damaged.
+        Refused: the index is damaged.
     """
     for index, pattern in ((SAFETENSORS_INDEX, "*.safetensors"), (BIN_INDEX, "pytorch_model*.bin")):
         weight_map = read_index(folder, index, wanted)
@@ -197,8 +200,7 @@ def weight_names(
         names = sorted(fnmatch.filter(folder.sizes, pattern))
         if names:
             return names, None
-    fix = "Give the folder that holds *.safetensors or pytorch_model*.bin."
-    raise refusal("no-weights", folder.label, "holds no weights", fix)
+    return [], None
 
 
 def by_transformers(folder: Folder) -> list[str]:
@@ -243,6 +245,9 @@ def _require_one_choice(folder: Folder, config: Mapping[str, Any], names: list[s
 def _open(folder: Folder, *, download: bool) -> Checkpoint:
     config = read_config(folder)
     names, weight_map = weight_names(folder)
+    if not names:
+        fix = "Give the folder that holds *.safetensors or pytorch_model*.bin."
+        raise refusal("no-weights", folder.label, "holds no weights", fix)
     _require_one_choice(folder, config, names)
     stored: dict[str, Stored] = {}
     headers: dict[str, Header] = {}
@@ -297,13 +302,9 @@ def _check_index(
     fix = "Delete what is not meant, and let the index list the rest."
     does_not = "is not in the index: no framework loads this file"
     does = "is not in the index, but in a file that is, and so is loaded"
-    return [_warning("outside-index", name, does_not, fix) for name in unread] + [
-        _warning("outside-index", name, does, fix) for name in unlisted
+    return [finding("outside-index", name, does_not, fix=fix) for name in unread] + [
+        finding("outside-index", name, does, fix=fix) for name in unlisted
     ]
-
-
-def _warning(code: str, where: str, message: str, fix: str) -> Finding:
-    return Finding(code=code, severity="warning", where=where, message=message, fix=fix)
 
 
 def _side_maps(folder: Folder, stored: Mapping[str, Stored]) -> dict[str, Stored]:
@@ -318,12 +319,8 @@ def _side_maps(folder: Folder, stored: Mapping[str, Stored]) -> dict[str, Stored
 
 
 def _side_map_finding(tensor: Stored) -> Finding:
-    return Finding(
-        code="map-in-side-file",
-        severity="note",
-        where=tensor.file.name,
-        message=f"{tensor.name} is taken from this file; the weights have none",
-    )
+    message = f"{tensor.name} is taken from this file; the weights have none"
+    return finding("map-in-side-file", tensor.file.name, message)
 
 
 def _is_side(name: str) -> bool:

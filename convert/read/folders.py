@@ -3,20 +3,29 @@
 Both give names with sizes, ranges of bytes, and a local path for a file that is needed whole.
 """
 
+import difflib
 import errno
 import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
+from urllib.parse import unquote
 
-from eagle3_interop.convert.read.strict_json import refusal
-from eagle3_interop.schemas.findings import Unavailable, Usage
+from eagle3_interop.schemas.findings import Unavailable, Usage, refusal
+from eagle3_interop.schemas.hub import split_hub_id
 
-_HUB_ID = re.compile(
-    r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>\w[\w./-]*))?", re.ASCII
+_HUB_URLS = (
+    re.compile(
+        r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(?P<repo>[^/?#@]+/[^/?#@]+)"
+        r"(?:/(?:tree|commit)/(?P<revision>refs/(?:pr|convert)/[^/?#]+|[^/?#]+))?/?(?:[?#].*)?"
+    ),
+    re.compile(r"hf://(?:models/)?(?P<repo>[^/@]+/[^/@]+)(?:@(?P<revision>[^@]+?))?/?"),
 )
+_ENTRIES = 10_000
+"""Of a folder that are looked at for a name like the one that is not there."""
 _IMPOSSIBLE = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)
 _LONGEST = 255
 """Bytes of a name; below a folder that does not exist yet no file system complains of more."""
@@ -156,6 +165,43 @@ def local_path(word: str | Path) -> Path:
     return path
 
 
+def hub_id(word: str) -> str:
+    """The ``ORG/NAME[@REVISION]`` that a URL of the Hub or an ``hf://`` names; any other word as it is."""
+    for form in _HUB_URLS:
+        if match := form.fullmatch(unquote(word)):
+            revision = match["revision"]
+            return match["repo"] + (f"@{revision}" if revision else "")
+    return word
+
+
+def did_you_mean(word: str | Path, *, folder: bool = False) -> str:
+    """The end of a sentence about a path that is not there: one that is, and has nearly its name.
+
+    Args:
+        word: the path.
+        folder: only a folder is meant.
+    """
+    with suppress(OSError, RuntimeError, ValueError):
+        near = _nearest(Path(word).expanduser())
+        if near is not None and (near.is_dir() or not folder):
+            return f"; did you mean {near}?"
+    return ""
+
+
+def _nearest(path: Path) -> Path | None:
+    found, wrong = Path(path.anchor), False
+    for part in path.parts[bool(path.anchor) :]:
+        if not (found / part).exists():
+            with os.scandir(found) as entries:
+                names = {entry.name.lower(): entry.name for entry in islice(entries, _ENTRIES)}
+            near = difflib.get_close_matches(part.lower(), names, n=1, cutoff=0.7)
+            if not near:
+                return None
+            part, wrong = names[near[0]], True
+        found /= part
+    return found if wrong else None
+
+
 def local_folder(word: str | Path) -> Path | None:
     """The existing local folder that a word names, if it does: it may be a Hub id as well."""
     with suppress(Usage, Unavailable):
@@ -169,36 +215,52 @@ def pinned(spec: str) -> tuple[str, str | None]:
 
     Neither engines nor a shell, inside quotes, expand ``~``.
     """
+    spec = hub_id(spec)
     folder = local_folder(spec)
     if folder is not None:
         return str(folder) if spec.startswith("~") else spec, None
-    match = _HUB_ID.fullmatch(spec)
-    return (spec, None) if match is None else (match["repo"], match["revision"])
+    return split_hub_id(spec) or (spec, None)
 
 
 def open_folder(spec: str) -> Folder:
     """A local folder (which wins), or the Hub repository ``ORG/NAME[@REVISION]``.
 
     Raises:
-        Usage: neither a folder nor a Hub id.
+        Usage: neither a folder nor a Hub id; or a path that was mistyped.
         Unavailable: the Hub cannot be reached, or has no such repository.
     """
+    spec = hub_id(spec)
     local = local_path(spec)
-    if local.is_dir():
+    named = hub_named(spec)
+    if named is None:
         try:
             return LocalFolder(local, spec)
         except OSError as error:
             raise Unavailable(f"{spec}: {error.strerror}") from error
-    if local.exists():
-        raise Usage(f"{spec} is a file; give the folder that holds it")
-    match = _HUB_ID.fullmatch(spec)
-    if match is None:
-        raise Usage(f"{spec} is neither a folder nor a Hub id ORG/NAME[@REVISION]")
-    repo, revision = match["repo"], match["revision"]
+    repo, revision = named
     try:
         return _from_hub(spec, lambda: HubFolder(repo, revision, spec))
     except Unavailable as failure:
-        return _from_cache(repo, revision, spec, failure)
+        return _from_cache(repo, revision, spec, _mistyped(spec, local) or failure)
+
+
+def hub_named(spec: str) -> tuple[str, str | None] | None:
+    """A Hub id and its revision, or None for an existing local folder, which wins.
+
+    Raises:
+        Usage: neither of the two.
+    """
+    spec = hub_id(spec)
+    local = local_path(spec)
+    if local.is_dir():
+        return None
+    if local.exists():
+        raise Usage(f"{spec} is a file; give the folder that holds it")
+    named = split_hub_id(spec)
+    if named is None:
+        near = did_you_mean(spec, folder=True)
+        raise Usage(f"{spec} is neither a folder nor a Hub id ORG/NAME[@REVISION]{near}")
+    return named
 
 
 def safe_names(names: Mapping[str, Any], sizes: Mapping[str, int], index: str) -> list[str]:
@@ -225,7 +287,18 @@ def _from_hub(label: str, action: Callable[[], T]) -> T:
         raise Unavailable(message) from error
 
 
-def _from_cache(repo: str, revision: str | None, spec: str, failure: Unavailable) -> Folder:
+def _mistyped(spec: str, path: Path) -> Usage | None:
+    """What the Hub does not have, and looks like a folder here."""
+    if near := did_you_mean(spec, folder=True):
+        return Usage(f"{spec}: no such folder{near} Nor does the Hub give a model of that name.")
+    if path.parent.is_dir():
+        return Usage(
+            f"{spec}: there is no {path.name} in the folder {path.parent}, nor on the Hub."
+        )
+    return None
+
+
+def _from_cache(repo: str, revision: str | None, spec: str, failure: Exception) -> Folder:
     from huggingface_hub import snapshot_download
 
     try:

@@ -20,9 +20,9 @@ from math import prod
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from eagle3_interop.convert.read.strict_json import MAX_JSON_BYTES, refusal
-from eagle3_interop.convert.write.plan import ITEM_BYTES, Stored
-from eagle3_interop.schemas.findings import Refused
+from eagle3_interop.convert.read.stored import ITEM_BYTES, Stored
+from eagle3_interop.convert.read.strict_json import MAX_JSON_BYTES
+from eagle3_interop.schemas.findings import Refused, refusal
 
 _STORAGES = {
     "DoubleStorage": "F64", "FloatStorage": "F32", "HalfStorage": "F16", "BFloat16Storage": "BF16",

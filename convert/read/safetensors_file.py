@@ -6,7 +6,6 @@ without holes. Only headers are read here; bytes are moved by `stream`.
 
 import hashlib
 import json
-import os
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -14,34 +13,16 @@ from math import prod
 from pathlib import Path
 from typing import Any, TypeGuard
 
-import ml_dtypes
 import numpy as np
 
-from eagle3_interop.convert.read.strict_json import MAX_JSON_BYTES, parse_object, refusal
-from eagle3_interop.convert.write.plan import ITEM_BITS, Stored
+from eagle3_interop.convert.read.stored import ITEM_BITS, Stored, numpy_dtype
+from eagle3_interop.convert.read.strict_json import MAX_JSON_BYTES, parse_object
+from eagle3_interop.schemas.findings import refusal
 
 Read = Callable[[int, int], bytes]
 """Bytes [start, stop) of a file; fewer where it ends early."""
 
 PAGE = 4096
-
-NUMPY: dict[str, np.dtype[Any]] = {
-    "BOOL": np.dtype(bool),
-    "U8": np.dtype("<u1"),
-    "I8": np.dtype("<i1"),
-    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
-    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
-    "U16": np.dtype("<u2"),
-    "I16": np.dtype("<i2"),
-    "F16": np.dtype("<f2"),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
-    "U32": np.dtype("<u4"),
-    "I32": np.dtype("<i4"),
-    "F32": np.dtype("<f4"),
-    "U64": np.dtype("<u8"),
-    "I64": np.dtype("<i8"),
-    "F64": np.dtype("<f8"),
-}
 
 
 @dataclass(frozen=True)
@@ -59,21 +40,6 @@ class Header:
     metadata: dict[str, str]
     data_start: int
     sha256: str
-
-
-def read_header(path: Path) -> Header:
-    """The header of a local file.
-
-    Raises:
-        Refused: the file is not sound safetensors (code ``broken-file``).
-        OSError: it cannot be read.
-    """
-    with path.open("rb", buffering=0) as file:
-
-        def read(start: int, stop: int) -> bytes:
-            return os.pread(file.fileno(), stop - start, start)
-
-        return parse_header(read, os.fstat(file.fileno()).st_size, path)
 
 
 def parse_header(read: Read, size: int, file: Path) -> Header:
@@ -136,17 +102,6 @@ def format_header(
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8 if phase is None else (phase - 8 - len(text)) % PAGE)
     return struct.pack("<Q", len(text)) + text
-
-
-def numpy_dtype(dtype: str, name: str) -> np.dtype[Any]:
-    """The type, numpy's or ml_dtypes', of a tensor's values.
-
-    Raises:
-        Refused: there is none (code ``unknown-dtype``).
-    """
-    if dtype not in NUMPY:
-        raise refusal("unknown-dtype", name, f"cannot be computed with: its dtype is {dtype}")
-    return NUMPY[dtype]
 
 
 def decode(raw: bytes, tensor: Stored) -> np.ndarray[Any, Any]:

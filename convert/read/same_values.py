@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from eagle3_interop.convert.read.safetensors_file import decode
-from eagle3_interop.convert.write.plan import ITEM_BYTES, Stored
+from eagle3_interop.convert.read.stored import ITEM_BYTES, Stored
 
 _SLAB_BYTES = 8 * 2**20
 

@@ -1,4 +1,4 @@
-"""Refusals, and JSON read strictly: what two readers could understand differently is refused."""
+"""JSON read strictly: what two readers could understand differently is refused."""
 
 import json
 import math
@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from eagle3_interop.schemas.codes import CODES
-from eagle3_interop.schemas.findings import Finding, Refused
+from eagle3_interop.schemas.findings import refusal
 
 MAX_JSON_BYTES = 100_000_000  # safetensors' own limit for a header
 
@@ -16,20 +15,6 @@ _DEEPEST = 100
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-
-
-def refusal(code: str, where: object, message: str, fix: str = "") -> Refused:
-    """A `Refused` with one error finding, ready to be raised.
-
-    Args:
-        code: of the registry, whose way out is shown unless another is given.
-        where: the file, config key or tensor.
-        message: what was found.
-        fix: another way out.
-    """
-    way_out = fix or CODES[code].fix
-    found = Finding(code=code, severity="error", where=str(where), message=message, fix=way_out)
-    return Refused([found])
 
 
 def loads(text: str, *, infinities: bool = False) -> Any:  # noqa: ANN401 - whatever it holds

@@ -12,11 +12,10 @@ import numpy as np
 
 from eagle3_interop.convert.read.checkpoint import read_config, read_file, read_values, weight_names
 from eagle3_interop.convert.read.folders import Folder, open_folder
-from eagle3_interop.convert.read.strict_json import refusal
-from eagle3_interop.convert.write.plan import Stored
+from eagle3_interop.convert.read.stored import Stored
 from eagle3_interop.schemas import draft
 from eagle3_interop.schemas.engines.positions import context_of
-from eagle3_interop.schemas.findings import Refused, Unavailable, finding
+from eagle3_interop.schemas.findings import Refused, Unavailable, finding, refusal
 
 # Where multimodal and wrapped configs keep the language model's own.
 _TEXT_CONFIGS = ("text_config", "llm_config", "language_config", "thinker_config", "llm")
@@ -243,12 +242,7 @@ def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def _tables(folder: Folder, norm: bool, *, download: bool) -> dict[str, Stored]:
     """The embedding and head tensors, and the final norm's, from the files that hold them alone."""
     wanted = {*_EMBEDDINGS, *_HEADS, *(_NORMS if norm else ())}
-    try:
-        names, weight_map = weight_names(folder, wanted)
-    except Refused as refused:
-        if all(finding.code == "no-weights" for finding in refused.findings):
-            return {}
-        raise
+    names, weight_map = weight_names(folder, wanted)
     if weight_map is not None:
         names = sorted({file for name, file in weight_map.items() if name in wanted})
     return {

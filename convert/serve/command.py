@@ -12,7 +12,7 @@ from eagle3_interop.convert.serve.sglang import judge_sglang, sglang_command
 from eagle3_interop.convert.serve.sglang_configs import PLUGIN_VARIABLE, needs_plugin
 from eagle3_interop.convert.serve.vllm import judge_vllm, vllm_command
 from eagle3_interop.schemas.dialects.keys import layer_config
-from eagle3_interop.schemas.draft import LARGEST
+from eagle3_interop.schemas.draft import MOST_DRAFTED
 from eagle3_interop.schemas.findings import Finding, Usage, finding
 
 __all__ = ["PLUGIN_VARIABLE", "Engine", "command", "judge", "needs_plugin"]
@@ -45,8 +45,8 @@ def command(
     Raises:
         Usage: K or top-k out of range, or a tree for vLLM.
     """
-    if not 1 <= num_draft_tokens <= LARGEST or not 1 <= topk <= LARGEST:
-        raise Usage(f"--num-draft-tokens and --topk count from 1, and not beyond {LARGEST}.")
+    if not 1 <= num_draft_tokens <= MOST_DRAFTED or not 1 <= topk <= MOST_DRAFTED:
+        raise Usage(f"--num-draft-tokens and --topk count from 1 to {MOST_DRAFTED}.")
     if engine == "sglang":
         return sglang_command(config, checkpoint, target, num_draft_tokens, topk, target_config)
     if topk > 1:

@@ -4,7 +4,6 @@ Source of the facts: SGLang 0.5.23 ``srt/``, each rule's file beside it; ``specu
 ``overrides.py`` and ``model_override_base.py`` are in ``arg_groups/``.
 """
 
-import re
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,11 +19,11 @@ from eagle3_interop.convert.serve.sglang_configs import (
 )
 from eagle3_interop.schemas.dialects.keys import architecture
 from eagle3_interop.schemas.findings import Finding, finding
+from eagle3_interop.schemas.hub import is_hub_id
 
 _LINK = "eagle3-draft"
 _TOPK, _TOKENS = "--speculative-eagle-topk", "--speculative-num-draft-tokens"
 _DRAFT_PATH = ("speculative-draft-model-path", "speculative-draft-model")
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 _ADAPTIVE_STEPS = (0, 1, 3, 5, 7)
 """All that ``speculative/adaptive_spec_params.py`` lists by default; it starts with the middle one."""
@@ -156,7 +155,7 @@ def _plain_name(checkpoint: str, revision: str | None) -> tuple[list[str], str]:
     """What to run first, and a name of the draft that SGLang does not take for Mistral's own format."""
     if not _taken_for_native(checkpoint):
         return [], checkpoint
-    remote = _HUB_ID.fullmatch(checkpoint) and local_folder(checkpoint) is None
+    remote = is_hub_id(checkpoint) and local_folder(checkpoint) is None
     at = ["--revision", revision] if revision else []
     download = ["hf", "download", checkpoint, *at, "--local-dir", _LINK]
     return [shlex.join(download if remote else ["ln", "-sfn", checkpoint, _LINK]), "&&"], _LINK

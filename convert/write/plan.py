@@ -11,38 +11,7 @@ from typing import Any
 
 import numpy as np
 
-ITEM_BYTES = {
-    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1,
-    "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
-    "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8,
-}  # fmt: skip
-
-# Every dtype of safetensors 0.8; those without whole bytes or a numpy type are only ever copied.
-ITEM_BITS = {name: 8 * size for name, size in ITEM_BYTES.items()} | {
-    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
-    "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "C64": 64,
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A tensor as it lies in a source file.
-
-    Attributes:
-        file: the file that holds it (absolute, symlinks not resolved).
-        name: its name there.
-        dtype: safetensors' name of the dtype.
-        shape: its shape.
-        start: first byte, counted from the beginning of the file.
-        stop: one past the last byte.
-    """
-
-    file: Path
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-    stop: int
+from eagle3_interop.convert.read.stored import ITEM_BITS, Stored
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from eagle3_interop.convert.read.safetensors_file import numpy_dtype
-from eagle3_interop.convert.read.strict_json import refusal
-from eagle3_interop.convert.write.plan import Output, Rewrite, Stored
+from eagle3_interop.convert.read.stored import Stored, numpy_dtype
+from eagle3_interop.convert.write.plan import Output, Rewrite
+from eagle3_interop.schemas.findings import refusal
 
 SLAB_BYTES = 4 << 20
 

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from eagle3_interop.convert.decide.planning import Fitted, Loaded
+from eagle3_interop.convert.decide.fitting import Fitted
+from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.read.checkpoint import Checkpoint
 from eagle3_interop.convert.write.plan import Copy, Output, Taken, Written
-
-DEFAULT_SHARD_BYTES = 5_000_000_000
+from eagle3_interop.schemas.options import SHARD_BYTES
 
 
 def weight_files(
@@ -53,7 +53,7 @@ def _unchanged(
 
 
 def _fits(outputs: Sequence[Output], limit: int) -> bool:
-    return limit == DEFAULT_SHARD_BYTES or sum(output.nbytes for output in outputs) <= limit
+    return limit == SHARD_BYTES or sum(output.nbytes for output in outputs) <= limit
 
 
 def _split(outputs: Sequence[Output], limit: int) -> list[list[Output]]:

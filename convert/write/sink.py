@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from eagle3_interop.convert.read.strict_json import refusal
 from eagle3_interop.convert.write import kernel
+from eagle3_interop.schemas.findings import refusal
 
 Progress = Callable[[int], None]
 """Called with the number of bytes that have just been written."""

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from eagle3_interop.convert.read.safetensors_file import PAGE, format_header
+from eagle3_interop.convert.read.stored import ITEM_BITS
 from eagle3_interop.convert.write.output_folder import check_free, output_folder
 from eagle3_interop.convert.write.plan import (
-    ITEM_BITS,
     Copy,
     Make,
     Output,

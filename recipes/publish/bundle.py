@@ -13,11 +13,10 @@ from eagle3_interop.convert.read.checkpoint import (
     Checkpoint,
     open_checkpoint,
 )
-from eagle3_interop.convert.read.strict_json import parse_object, refusal
+from eagle3_interop.convert.read.strict_json import parse_object
 from eagle3_interop.convert.write.stream import PROVENANCE, sha256_of
-from eagle3_interop.schemas.findings import Refused, Unavailable, Usage
-
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+from eagle3_interop.schemas.findings import Refused, Unavailable, Usage, refusal
+from eagle3_interop.schemas.hub import is_hub_id
 
 # Two components at least: a lone "/word" may be a token or a route.
 _MACHINE_PATH = re.compile(
@@ -146,7 +145,7 @@ def _check_verifier(config: Mapping[str, Any]) -> list[Refused]:
         return []
     where = "config.json: speculators_config.verifier.name_or_path"
     fix = "Convert again with --target-name ORG/NAME, the target's Hub id, and validate that."
-    if HUB_ID.fullmatch(name) is None:
+    if not is_hub_id(name):
         message = f"{name!r} is not a Hub id, and whoever loads this draft has no such folder."
         return [refusal("local-path", where, message, fix)]
     if Path(name).exists():

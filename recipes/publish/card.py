@@ -5,8 +5,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from eagle3_interop.convert.read.strict_json import refusal
 from eagle3_interop.recipes.publish.section import ENGINES, Facts, rates, section
+from eagle3_interop.schemas.findings import refusal
 from eagle3_interop.schemas.report import AcceptanceReport
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from eagle3_interop.schemas.codes import CODES
-from eagle3_interop.schemas.findings import Finding, Usage
+from eagle3_interop.schemas.findings import Finding, Usage, named
 from eagle3_interop.schemas.report import AcceptanceReport, Report
 
 
@@ -67,8 +67,7 @@ def failures(
 
 def accepted_warnings(report: Report, allowed: Collection[str]) -> list[Finding]:
     """The report's warnings that ``--allow`` let through."""
-    warnings = (item for item in report.findings if item.severity == "warning")
-    return [item for item in warnings if item.code in allowed]
+    return named((item for item in report.findings if item.severity == "warning"), allowed)
 
 
 def _verdict(report: Report) -> list[str]:
@@ -102,11 +101,12 @@ def _files(
 
 
 def _findings(report: Report, allowed: Collection[str]) -> list[str]:
+    accepted = accepted_warnings(report, allowed)
     return [
         f"{item.severity} {item.code} ({item.where}): {item.message}"
         + (f" Accept it with --allow {item.code}." if item.severity == "warning" else "")
         for item in report.findings
-        if item.severity == "error" or (item.severity == "warning" and item.code not in allowed)
+        if item.severity != "note" and item not in accepted
     ]
 
 

@@ -13,8 +13,7 @@ from eagle3_interop.convert.read.checkpoint import (
     Checkpoint,
     open_checkpoint,
 )
-from eagle3_interop.convert.read.strict_json import refusal
-from eagle3_interop.schemas.findings import Unavailable, Usage
+from eagle3_interop.schemas.findings import Unavailable, Usage, refusal
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from eagle3_interop.recipes.publish import card, gate, hub
 from eagle3_interop.recipes.publish.bundle import (
-    HUB_ID,
     Bundle,
     collect,
     public_bytes,
@@ -17,6 +16,7 @@ from eagle3_interop.recipes.publish.hub import Content, Place, Pushed, Remote
 from eagle3_interop.recipes.publish.section import PLOT, Facts, rates
 from eagle3_interop.schemas.dialects.registry import recognise
 from eagle3_interop.schemas.findings import Refused, Unavailable
+from eagle3_interop.schemas.hub import is_hub_id
 from eagle3_interop.schemas.report import Report
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _source_metadata(
     try:
         if spec and (local := Path(spec) / hub.CARD).is_file():
             return card.metadata(local.read_bytes().decode("utf-8-sig")), ()
-        if client is not None and HUB_ID.fullmatch(repo) and not Path(spec).exists():
+        if client is not None and is_hub_id(repo) and not Path(spec).exists():
             text = hub.read_card(client, repo, source.get("revision"))
             return card.metadata(text), ()
     except (Refused, Unavailable, OSError, UnicodeDecodeError) as error:

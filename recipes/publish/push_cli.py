@@ -7,6 +7,7 @@ import typer
 
 from eagle3_interop.convert.console import (
     EXIT_DIFFERENT,
+    SETTINGS,
     Console,
     JsonFlag,
     QuietFlag,
@@ -23,7 +24,7 @@ app = typer.Typer(
     name="eagle3-push",
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    add_completion=False,
+    context_settings=SETTINGS,
 )
 
 
@@ -84,11 +85,13 @@ def run(
 
 
 def _place(repo_id: str, revision: str | None, *, create_pr: bool, private: bool) -> "Place":
-    from eagle3_interop.recipes.publish.bundle import HUB_ID
+    from eagle3_interop.convert.read.folders import hub_id
     from eagle3_interop.recipes.publish.hub import Place
     from eagle3_interop.schemas.findings import Usage
+    from eagle3_interop.schemas.hub import is_hub_id
 
-    if HUB_ID.fullmatch(repo_id) is None:
+    repo_id = hub_id(repo_id)
+    if not is_hub_id(repo_id):
         raise Usage(f"--repo-id {repo_id!r} is not of the form ORG/NAME.")
     return Place(repo_id, revision, create_pr, private)
 
@@ -106,7 +109,7 @@ def _quieten(console: Console) -> None:
 def _show_failure(console: Console, failed: "Failed") -> None:
     console.error("the gate did not open; nothing was sent:")
     for reason in failed.reasons:
-        typer.echo(f"  {reason}", err=True)
+        console.remark(f"  {reason}")
     console.data({"status": "failed", "reasons": list(failed.reasons), "exit_code": 1})
 
 
@@ -118,11 +121,13 @@ def _show(console: Console, outcome: "Outcome", place: "Place") -> None:
         *([] if pushed else [f"dry run: nothing was sent to {place.repo_id}; the card:"]),
     ]
     for remark in remarks if console.talks else ():
-        typer.echo(remark, err=True)
+        console.remark(remark)
     if pushed is None:
-        console.line(outcome.card)
+        console.result(outcome.card)
     else:
-        console.line(f"{len(outcome.files)} files and the card, read back and equal: {pushed.url}")
+        console.result(
+            f"{len(outcome.files)} files and the card, read back and equal: {pushed.url}"
+        )
     console.data(
         {
             "status": "dry-run" if pushed is None else "pushed",

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from eagle3_interop.convert.serve import command
-from eagle3_interop.recipes.publish.bundle import HUB_ID, shortened, verifier
+from eagle3_interop.recipes.publish.bundle import shortened, verifier
 from eagle3_interop.schemas.findings import Finding
+from eagle3_interop.schemas.hub import is_hub_id
 from eagle3_interop.schemas.report import AcceptanceReport, Report
 
 PLOT = "eagle3_acceptance.png"
@@ -65,7 +66,7 @@ class Facts:
             (drafted.get("target") or {}).get("name"),
             (self.report.environment.get("target") or {}).get("path"),
         )
-        return next((n for n in names if isinstance(n, str) and HUB_ID.fullmatch(n)), None)
+        return next((n for n in names if isinstance(n, str) and is_hub_id(n)), None)
 
     @property
     def tokens(self) -> int:
@@ -87,7 +88,7 @@ def section(facts: Facts, base_model: object = None) -> str:
         facts: what there is to say.
         base_model: the target as the card's own metadata names it.
     """
-    named = base_model if isinstance(base_model, str) and HUB_ID.fullmatch(base_model) else None
+    named = base_model if isinstance(base_model, str) and is_hub_id(base_model) else None
     target = facts.target or named or TARGET
     parts = [
         "## EAGLE-3 draft",

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from eagle3_interop.schemas.dialects.spelling import Spelling
 from eagle3_interop.schemas.draft import Draft
+from eagle3_interop.schemas.engines.powers import Powers
 from eagle3_interop.schemas.findings import Finding
+from eagle3_interop.schemas.options import Options
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class TargetFacts:
         architectures: of the whole model.
         max_position: positions that it reaches, as SGLang counts them (`context.context_of`).
         window: the sliding window of all its layers, in positions; None where some attend to everything.
+        is_path: the name is that of a folder of this machine.
     """
 
     name: str
@@ -61,6 +64,7 @@ class TargetFacts:
     architectures: tuple[str, ...] = ()
     max_position: int | None = None
     window: int | None = None
+    is_path: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,18 +93,14 @@ class Wishes:
     """What a writer is told beside the network itself.
 
     Attributes:
+        options: the user's.
         target: the target's facts, where it was given.
-        verifier: how to name the verifier in layouts that do: a Hub id or a path.
-        verifier_is_path: it names a folder of this machine.
-        stock: refuse what needs the SGLang plugin.
         own_embeddings: the draft's table differs from the target's, or was trained.
         extras: keys of the source that are carried over.
     """
 
+    options: Options = field(default_factory=Options)
     target: TargetFacts | None = None
-    verifier: str | None = None
-    verifier_is_path: bool = False
-    stock: bool = False
     own_embeddings: bool = False
     extras: Mapping[str, Any] = field(default_factory=dict)
 
@@ -113,25 +113,17 @@ class Writing:
         config: config.json.
         spelling: how tensors are named.
         findings: choices made, and refusals.
-        full_map: what to do with a map between equal vocabularies: ``keep`` or ``drop``.
-        strict_maps: the loader needs d2t ascending and int64, and t2d beside it as bool.
         later_norms_twice: write the norm of layers >= 1 under both names.
         zeros: canonical names of biases that the loader creates and would leave uninitialised.
-        embeddings: whether the loader uses a stored table (``used``) or replaces it (``replaced``).
-        target_head: the loader can share the target's head.
-        tied_head: the loader can tie the head to its embeddings.
+        plugin: SGLang computes it with this package's plugin only.
     """
 
     config: dict[str, Any]
     spelling: Spelling
     findings: tuple[Finding, ...] = ()
-    full_map: Literal["keep", "drop"] = "drop"
-    strict_maps: bool = False
     later_norms_twice: bool = False
     zeros: tuple[str, ...] = ()
-    embeddings: Literal["used", "replaced"] = "used"
-    target_head: bool = True
-    tied_head: bool = False
+    plugin: bool = False
 
 
 class Layout(Protocol):
@@ -148,6 +140,9 @@ class Layout(Protocol):
 
     def uncaptured(self, draft: Draft, target: TargetFacts) -> Iterator[Finding]:
         """What this target's class in the framework's engine cannot hand over of what the draft taps."""
+
+    def draft_class(self, draft: Draft, wishes: Wishes) -> Powers:
+        """What the class computes that a written folder selects."""
 
     def write(self, draft: Draft, wishes: Wishes) -> Writing:
         """Write so that the framework's own loader reads back the same network."""

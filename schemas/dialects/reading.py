@@ -11,7 +11,7 @@ from eagle3_interop.schemas.dialects.keys import architecture
 from eagle3_interop.schemas.dialects.spelling import DROPPED, Spelling, shapes, understand
 from eagle3_interop.schemas.draft import DEFAULT_POSITIONS, Draft, Dtype
 from eagle3_interop.schemas.engines.powers import Powers, lacks
-from eagle3_interop.schemas.findings import Finding, Refused, finding
+from eagle3_interop.schemas.findings import Finding, Refused, errors, finding
 
 _DTYPES: dict[str, Dtype] = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 _QUANTISED = re.compile(r"(_scale|_scale_inv|_zero_point|weight_packed|qweight|qzeros|g_idx)$")
@@ -324,12 +324,12 @@ def check(reading: Reading, tensors: Mapping[str, TensorHeader]) -> list[Finding
         "d2t": (vocabulary.draft_size,),
         "t2d": (vocabulary.target_size,),
     }
-    said = {item.code for item in reading.findings}
+    refused = {item.where for item in errors(reading.findings)}
     found = [
         _missing(name, shape)
         for name, shape in wanted.items()
         if name not in reading.names and name not in reading.maps
-        if not (name == "d2t" and "missing-map" in said)
+        if name not in refused
     ]
     for name, stored in reading.names.items():
         shape = {**optional, **wanted}.get(name)
@@ -337,7 +337,7 @@ def check(reading: Reading, tensors: Mapping[str, TensorHeader]) -> list[Finding
         if shape is None:
             found.append(_left_over(name, stored))
         elif header.shape != shape:
-            if not (name in ("d2t", "t2d") and "map-size" in said):
+            if not (name in ("d2t", "t2d") and stored in refused):
                 message = f"has shape {list(header.shape)}; the config implies {list(shape)}."
                 found.append(finding("shape-mismatch", stored, message))
         elif name not in ("d2t", "t2d") and header.dtype not in _DTYPES:

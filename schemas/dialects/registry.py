@@ -1,17 +1,17 @@
 """The layouts by name. A new framework is one page in this package and one row here."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from eagle3_interop.schemas.dialects import sglang, speculators, universal, vllm
 from eagle3_interop.schemas.dialects.base import Layout
 from eagle3_interop.schemas.dialects.keys import IDS, architecture
 
 LAYOUTS: dict[str, Layout] = {
-    "speculators": cast(Layout, speculators),
-    "sglang": cast(Layout, sglang),
-    "vllm": cast(Layout, vllm),
-    "universal": cast(Layout, universal),
+    "speculators": speculators,
+    "sglang": sglang,
+    "vllm": vllm,
+    "universal": universal,
 }
 
 SOURCES = ("speculators", "sglang", "vllm")

@@ -193,17 +193,27 @@ def _beside(top: Sequence[int], draft: Draft, target: TargetFacts | None) -> Fin
     return finding("ids-disagree", where, message, settled_by="taps")
 
 
+def draft_class(draft: Draft, wishes: Wishes) -> Powers:
+    """Stock SGLang's class, or the plugin's where that one alone computes the network."""
+    plugin = PLUGIN_POWERS[draft.layers.attention.qk_norm]
+    if wishes.options.stock or not _stock_lacks(draft, wishes) or lacks(draft, plugin):
+        return POWERS
+    return plugin
+
+
+def _stock_lacks(draft: Draft, wishes: Wishes) -> list[Finding]:
+    needs = lacks(draft, POWERS)
+    if wishes.own_embeddings and draft.hidden_size == draft.target.hidden_size:
+        message = "SGLang puts the target's embedding table in the place of the draft's own."
+        needs.append(finding("own-embeddings", "vocabulary.embeddings", message))
+    return needs
+
+
 def write(draft: Draft, wishes: Wishes) -> Writing:
     """Write for SGLang: its stock class where that computes the network, else the plugin's."""
     qk_norm = draft.layers.attention.qk_norm
-    same_width = draft.hidden_size == draft.target.hidden_size
-    needs = lacks(draft, POWERS)
-    if wishes.own_embeddings and same_width:
-        message = "SGLang puts the target's embedding table in the place of the draft's own."
-        needs.append(finding("own-embeddings", "vocabulary.embeddings", message))
-    hopeless = lacks(draft, PLUGIN_POWERS[qk_norm])
-    plugin = bool(needs) and not hopeless and not wishes.stock
-    powers = PLUGIN_POWERS[qk_norm] if plugin else POWERS
+    powers, needs = draft_class(draft, wishes), _stock_lacks(draft, wishes)
+    plugin = powers is not POWERS
     findings: list[Finding] = [*mixed_windows(draft)]
     if plugin:
         features = ", ".join(item.where for item in needs)
@@ -211,8 +221,8 @@ def write(draft: Draft, wishes: Wishes) -> Writing:
             f"SGLang's own class does not compute {features}; the folder names the plugin's class."
         )
         findings.append(finding("needs-sglang-plugin", f"{CONFIG}: architectures", message))
-    else:
-        findings += hopeless if needs and not wishes.stock else needs
+    elif needs:
+        findings += needs if wishes.options.stock else lacks(draft, PLUGIN_POWERS[qk_norm])
     architecture = PLUGIN[qk_norm] if plugin else STOCK
     config = flat_config(draft, architecture, wishes.extras)
     nested, said = eagle_config(draft, wishes.target)
@@ -221,10 +231,8 @@ def write(draft: Draft, wishes: Wishes) -> Writing:
         config=config,
         spelling=SPELLING,
         findings=(*findings, *said),
-        full_map="drop" if plugin else "keep",
         zeros=zero_biases(draft, powers),
-        embeddings="used" if powers.own_embeddings or not same_width else "replaced",
-        tied_head=powers.tied_head,
+        plugin=plugin,
     )
 
 

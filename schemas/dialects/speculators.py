@@ -4,7 +4,6 @@ Source of the facts: ``speculators/models/eagle3/{config,core,model_definitions}
 for vLLM ``transformers_utils/configs/speculators/{base,algos}.py``.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -45,8 +44,7 @@ from eagle3_interop.schemas.draft import (
 )
 from eagle3_interop.schemas.engines.powers import Powers, lacks
 from eagle3_interop.schemas.findings import Finding, Refused, finding
-
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+from eagle3_interop.schemas.hub import is_hub_id
 
 SPELLING = Spelling(roots=("",), layer0=("layers.0.",), later_norm="input_layernorm")
 _LIBRARY_SPELLING = replace(SPELLING, roots=("", "model."), head_roots=("", "model."))
@@ -352,12 +350,13 @@ def uncaptured(draft: Draft, target: TargetFacts) -> Iterator[Finding]:  # noqa:
 def own_keys(draft: Draft, wishes: Wishes) -> tuple[dict[str, Any], list[Finding]]:
     """Speculators' own keys for a draft, and what had to be chosen for them."""
     findings = []
-    verifier = wishes.verifier or draft.target.name
+    target = wishes.target
+    verifier = wishes.options.target_name or (target.name if target else draft.target.name)
     where = "speculators_config.verifier.name_or_path"
     if verifier is None:
         message = "speculators' loader takes tables and widths from the verifier; none is known."
         findings.append(finding("no-verifier", where, message))
-    elif wishes.verifier_is_path or not _HUB_ID.fullmatch(verifier):
+    elif (target is not None and target.is_path) or not is_hub_id(verifier):
         message = (
             f"the verifier is named by a path, {verifier!r}, which exists on this machine only."
         )
@@ -402,10 +401,14 @@ def own_keys(draft: Draft, wishes: Wishes) -> tuple[dict[str, Any], list[Finding
     return written, findings
 
 
+def draft_class(draft: Draft, wishes: Wishes) -> Powers:  # noqa: ARG001
+    """The class by the kind of decoder layer."""
+    return POWERS[draft.layers.attention.qk_norm]
+
+
 def write(draft: Draft, wishes: Wishes) -> Writing:
     """Write speculators' own form."""
-    qk_norm = draft.layers.attention.qk_norm
-    powers = POWERS[qk_norm]
+    powers = draft_class(draft, wishes)
     keys, said = own_keys(draft, wishes)
     keys[LAYER] = {**wishes.extras.get(LAYER, {}), **keys[LAYER]}
     beside = {key: value for key, value in wishes.extras.items() if key != LAYER}
@@ -414,7 +417,5 @@ def write(draft: Draft, wishes: Wishes) -> Writing:
         config=config,
         spelling=SPELLING,
         findings=(*mixed_windows(draft), *lacks(draft, powers), *said),
-        strict_maps=True,
         zeros=zero_biases(draft, powers),
-        target_head=False,
     )

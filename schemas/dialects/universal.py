@@ -14,7 +14,7 @@ from eagle3_interop.schemas.dialects.spelling import Spelling
 from eagle3_interop.schemas.dialects.writing import widen_windows, zero_biases
 from eagle3_interop.schemas.draft import Draft, Target
 from eagle3_interop.schemas.engines import targets
-from eagle3_interop.schemas.engines.powers import both, lacks
+from eagle3_interop.schemas.engines.powers import Powers, both, lacks
 from eagle3_interop.schemas.findings import Finding, errors, finding
 
 SPELLING = Spelling(roots=("",), layer0=("layers.0.",), later_norm="input_layernorm")
@@ -65,23 +65,23 @@ def uncaptured(draft: Draft, target: TargetFacts) -> Iterator[Finding]:
     yield from sglang.uncaptured(draft, target)
 
 
+def draft_class(draft: Draft, wishes: Wishes) -> Powers:
+    """What the classes of all three compute."""
+    both_others = both(speculators.draft_class(draft, wishes), vllm.draft_class(draft, wishes))
+    return both(both_others, sglang.draft_class(draft, wishes))
+
+
 def write(draft: Draft, wishes: Wishes) -> Writing:
     """Write the folder for all three, or say which feature stands in the way for which of them."""
-    qk_norm = draft.layers.attention.qk_norm
+    readers = [layout.draft_class(draft, wishes) for layout in (speculators, vllm, sglang)]
     flat = sglang.write(draft, wishes)
-    plugin = flat.config["architectures"][0] in sglang.PLUGIN.values()
     own, said = speculators.own_keys(draft, wishes)
     config: dict[str, Any] = {**flat.config, **own}
     ids = [
         *vllm.write_ids(config, draft, wishes.target),
         *widen_windows(config, draft, wishes.target),
     ]
-    shared = both(speculators.POWERS[qk_norm], vllm.POWERS[qk_norm])
-    readers = (
-        speculators.POWERS[qk_norm],
-        vllm.POWERS[qk_norm],
-        sglang.PLUGIN_POWERS[qk_norm] if plugin else sglang.POWERS,
-    )
+    shared = both(readers[0], readers[1])
     # One flag switches other biases on in each reader; a zero that a reader does not need, it passes over.
     zeros = tuple(dict.fromkeys(name for one in readers for name in zero_biases(draft, one)))
     findings = [*flat.findings, *lacks(draft, shared), *said, *ids]
@@ -93,11 +93,6 @@ def write(draft: Draft, wishes: Wishes) -> Writing:
         config=config,
         spelling=SPELLING,
         findings=tuple(dict.fromkeys(findings)),
-        full_map="drop",
-        strict_maps=True,
         later_norms_twice=draft.layers.count > 1,
         zeros=zeros,
-        embeddings=flat.embeddings,
-        target_head=False,
-        tied_head=False,
     )

@@ -167,7 +167,8 @@ def _window_of_the_target(
     written = isinstance(own, int) and own >= UNBOUNDED
     if (window := target_window(draft, target)) and not written:
         message = f"layers without a window slide by the target's {window} positions in vLLM; read without."
-        yield finding("target-window", "layers.windows", message)
+        where = "layers.windows"
+        yield finding("target-window", where, message, settled_by=where)
 
 
 def _nested_ids(
@@ -177,37 +178,41 @@ def _nested_ids(
     target: TargetFacts | None,
 ) -> Iterator[Finding]:
     """What there is to say of ids in eagle_config: ``layer_ids``, and those in SGLang's place."""
-    place = f"{CONFIG}: {NESTED}.{{}}".format
+    nested = f"{CONFIG}: {NESTED}"
     if second and not top:
         message = (
             f"{list(second)} are read by vLLM's V2 runner only; its V1 runner feeds other taps."
         )
-        yield finding("nested-ids", place("layer_ids"), message, settled_by="taps")
+        yield finding("nested-ids", f"{nested}.layer_ids", message, settled_by="taps")
     elif third and not top:
         message = (
             f"{list(third)} stand where SGLang, SpecForge and ModelOpt count outputs. vLLM's V1 runner "
             "takes them as they are, one layer early by that count; its V2 runner ignores them."
         )
-        yield finding("nested-ids", place(IDS), message, settled_by="taps")
+        yield finding("nested-ids", f"{nested}.{IDS}", message, settled_by="taps")
     used = list(top or second or ())
     if top and second and list(second) != used:
         message = f"{list(second)} beside {used} at the top level, which is what vLLM feeds."
-        yield finding("ids-disagree", place("layer_ids"), message, settled_by="taps")
+        yield finding("ids-disagree", f"{nested}.layer_ids", message, settled_by="taps")
     if used and third:
         agree = sorted(ids_to_taps(list(third), target)) == sorted(used)
         message = f"{list(third)} beside {used}, which is what vLLM feeds."
         if agree:
-            yield finding("ids-unread", place(IDS), f"{message} SGLang feeds the same taps.")
+            yield finding("ids-unread", f"{nested}.{IDS}", f"{message} SGLang feeds the same taps.")
         else:
             message += " SGLang would feed other taps."
-            yield finding("ids-disagree", place(IDS), message, settled_by="taps")
+            yield finding("ids-disagree", f"{nested}.{IDS}", message, settled_by="taps")
+
+
+def draft_class(draft: Draft, wishes: Wishes) -> Powers:  # noqa: ARG001
+    """The class by the kind of decoder layer."""
+    return POWERS[draft.layers.attention.qk_norm]
 
 
 def write(draft: Draft, wishes: Wishes) -> Writing:
     """Write vLLM's flat form."""
-    qk_norm = draft.layers.attention.qk_norm
-    powers = POWERS[qk_norm]
-    config = flat_config(draft, ARCHITECTURES[qk_norm], wishes.extras)
+    powers = draft_class(draft, wishes)
+    config = flat_config(draft, ARCHITECTURES[powers.qk_norm], wishes.extras)
     findings = [
         *mixed_windows(draft),
         *lacks(draft, powers),

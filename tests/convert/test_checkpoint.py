@@ -14,8 +14,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from eagle3_interop.convert.read.checkpoint import open_checkpoint
+from eagle3_interop.convert.read.folders import did_you_mean, hub_id
 from eagle3_interop.convert.read.target_tables import open_target
-from eagle3_interop.schemas.findings import Refused, Usage
+from eagle3_interop.schemas.findings import Refused, Unavailable, Usage
 
 A, B = np.arange(6, dtype=np.float32).reshape(2, 3), np.arange(4, dtype=np.float32)
 
@@ -249,6 +250,88 @@ def test_a_path_that_does_not_exist_is_wrong_usage(spec, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Usage, match=re.escape(spec)):
         open_checkpoint(spec)
+
+
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [
+        ("drafts/plian", "drafts/plain"),
+        ("draft/plain", "drafts/plain"),
+        ("Drafts/Plain", "drafts/plain"),
+        ("./drafts/plan", "drafts/plain"),
+        ("drafts/plain/", None),
+        ("drafts/unlike", None),
+        ("somewhere/unlike", None),
+        ("drafts/plain/noets", None),
+    ],
+)
+def test_a_mistyped_path_is_told_the_nearest_folder(monkeypatch, tmp_path, word, near):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "drafts" / "plain").mkdir(parents=True)
+    (tmp_path / "drafts" / "plain" / "notes").touch()
+    said = did_you_mean(word, folder=True)
+    assert said == (f"; did you mean {near}?" if near else "")
+
+
+def no_hub(*_arguments, **_options):
+    raise OSError("no network here")
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("drafts/plian", "drafts/plian: no such folder; did you mean drafts/plain?"),
+        ("drafts/unlike", "there is no unlike in the folder drafts"),
+    ],
+)
+def test_a_mistyped_path_is_no_failure_of_the_hub(monkeypatch, tmp_path, word, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "drafts" / "plain").mkdir(parents=True)
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", no_hub)
+    with pytest.raises(Usage, match=re.escape(said)):
+        open_checkpoint(word)
+    with pytest.raises(Unavailable, match="no network here"):
+        open_checkpoint("somewhere/unlike")
+
+
+@pytest.mark.parametrize(
+    ("word", "spec"),
+    [
+        ("https://huggingface.co/org/draft", "org/draft"),
+        ("https://huggingface.co/org/draft/", "org/draft"),
+        ("https://huggingface.co/org/draft/tree/main", "org/draft@main"),
+        ("https://huggingface.co/org/draft/tree/v1.0/", "org/draft@v1.0"),
+        ("https://huggingface.co/org/draft/commit/" + "f" * 40, "org/draft@" + "f" * 40),
+        ("https://huggingface.co/org/draft/tree/refs%2Fpr%2F3", "org/draft@refs/pr/3"),
+        ("http://www.huggingface.co/org/draft?library=vllm", "org/draft"),
+        ("huggingface.co/org/draft#usage", "org/draft"),
+        ("https://hf.co/org/draft", "org/draft"),
+        ("hf://org/draft", "org/draft"),
+        ("hf://models/org/draft", "org/draft"),
+        ("hf://org/draft@main", "org/draft@main"),
+        ("hf://org/draft@refs/pr/3", "org/draft@refs/pr/3"),
+        ("org/draft@main", "org/draft@main"),
+        ("/a/folder", "/a/folder"),
+    ],
+)
+def test_a_model_of_the_hub_is_understood_as_it_is_copied_from_there(word, spec):
+    assert hub_id(word) == spec
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "https://huggingface.co/datasets/org/prompts",
+        "https://huggingface.co/spaces/org/demo",
+        "https://huggingface.co/org",
+        "https://huggingface.co/org/draft/tree/main/sub/folder",
+        "https://elsewhere.example/org/draft",
+        "hf://datasets/org/prompts",
+    ],
+)
+def test_a_url_of_something_else_is_wrong_usage(word):
+    with pytest.raises(Usage, match="neither a folder nor a Hub id"):
+        open_checkpoint(word)
 
 
 def test_a_file_instead_of_a_folder_is_wrong_usage(folder):

@@ -134,6 +134,9 @@ def test_a_refusal_exits_with_3_and_writes_nothing(tmp_path):
         ("--set", "rope.theta=1e999"),
         ("--set", "rope.theta=" + "9" * 400),
         ("--set", r'layers.mlp.activation="\ud800"'),
+        ("--taps", "[1,3"),
+        ("--taps", "[]"),
+        ("--taps", "9" * 5000),
         ("--max-shard-size", "huge"),
         ("--max-shard-size", "0"),
         ("--max-shard-size", "0.5B"),
@@ -356,10 +359,52 @@ def test_a_wrong_command_is_answered_by_a_right_one_only(tmp_path):
     assert run(*wrong, "--target", long).stdout == ""
 
 
-def test_no_tokens_a_step_is_wrong_usage(tmp_path):
+@pytest.mark.parametrize("count", ["0", "-1", "1025", "9" * 30, "9" * 5000])
+@pytest.mark.parametrize("option", ["--num-draft-tokens", "--topk"])
+def test_a_number_of_tokens_that_no_engine_drafts_is_wrong_usage(tmp_path, option, count):
     source = drafts.sglang(tmp_path / "source")
-    result = run("serve", source, "--engine", "sglang", "--num-draft-tokens", "0")
+    result = run("serve", source, "--engine", "sglang", option, count)
     assert result.exit_code == 2
+
+
+def test_taps_are_taken_as_they_are_printed(tmp_path):
+    source = drafts.speculators(tmp_path / "source")
+    for number, taps in enumerate(("1,3,5", "[1,3,5]", " [1, 3, 5] ", "[1, 3,5]")):
+        report = run("auto-to-vllm", source, tmp_path / f"{number}", "--taps", taps, "--json")
+        assert json.loads(report.stdout)["draft"]["taps"] == [1, 3, 5]
+
+
+@pytest.mark.parametrize(
+    ("short", "long"), [("bf16", "bfloat16"), ("fp16", "float16"), ("fp32", "float32")]
+)
+def test_a_dtype_has_a_short_name(tmp_path, short, long):
+    source = drafts.speculators(tmp_path / "source")
+    for name in (short, long):
+        assert run("auto-to-vllm", source, tmp_path / name, "--dtype", name).exit_code == 0
+    one, other = (tmp_path / name / "model.safetensors" for name in (short, long))
+    assert one.read_bytes() == other.read_bytes()
+    assert drafts.load(tmp_path / short)[0]["dtype"] == long
+
+
+def test_quiet_leaves_what_was_asked_for(tmp_path):
+    source = drafts.sglang(tmp_path / "source")
+    for words in (
+        ("inspect", source),
+        ("diff", source, source),
+        ("explain", "recognised"),
+        ("serve", source, "--engine", "sglang"),
+    ):
+        loud, quiet = run(*words), run(*words, "--quiet")
+        assert (quiet.stdout, quiet.stderr) == (loud.stdout, "")
+        assert quiet.stdout
+
+
+def test_a_source_may_be_given_by_its_url(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    drafts.speculators(tmp_path / "org" / "draft")
+    for word in ("https://huggingface.co/org/draft", "hf://org/draft"):
+        report = json.loads(run("inspect", word, "--json").stdout)
+        assert report["source"]["path"] == "org/draft"
 
 
 def test_inspect_says_which_engines_a_conversion_exists_for(tmp_path):

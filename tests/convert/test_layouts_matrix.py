@@ -187,6 +187,30 @@ CELLS = [
 ]
 
 
+def network(draft):
+    """What is computed, without what is told about it, and without whose table of embeddings it is.
+
+    SGLang's stock class always takes the target's table, where it is as wide as the draft: that choice has
+    tests of its own (test_embeddings.py).
+    """
+    facts = draft.model_dump()
+    for told in ("speculative_tokens", "trains_embeddings", "max_position"):
+        del facts[told]
+    facts["target"] = draft.target.hidden_size
+    del facts["vocabulary"]["embeddings"]
+    return facts
+
+
+TOLD = {"plain", "trained embeddings"}
+"""Rows whose network is the plain one."""
+
+
+@pytest.mark.parametrize("feature", [row[0] for row in MATRIX if row[0] not in TOLD])
+def test_a_feature_is_a_part_of_the_network(feature, tmp_path):
+    plain, other = FEATURES["plain"](tmp_path / "plain"), FEATURES[feature](tmp_path / "other")
+    assert network(described(plain)) != network(described(other))
+
+
 @pytest.mark.parametrize(("feature", "destination", "outcome"), CELLS)
 def test_a_feature_is_converted_or_refused_by_name(feature, destination, outcome, tmp_path):
     source = FEATURES[feature](tmp_path / "draft")
@@ -194,8 +218,7 @@ def test_a_feature_is_converted_or_refused_by_name(feature, destination, outcome
         assert refusals(convert, source, destination) == {outcome}
         return
     result = convert(source, destination)
-    assert described(result.folder, destination).layers == described(source).layers
-    assert described(result.folder, destination).fc == described(source).fc
+    assert network(described(result.folder, destination)) == network(described(source))
     assert ("needs-sglang-plugin" in result.codes) == (outcome == "plugin")
     if destination == "sglang":
         stock = result.config["architectures"] == ["LlamaForCausalLMEagle3"]

@@ -15,10 +15,15 @@ from eagle3_interop.convert.read.safetensors_file import (
     decode,
     format_header,
     parse_header,
-    read_header,
 )
-from eagle3_interop.convert.write.plan import ITEM_BITS
+from eagle3_interop.convert.read.stored import ITEM_BITS
 from eagle3_interop.schemas.findings import Refused
+
+
+def read_header(path):
+    """As a checkpoint reads it: by ranges of a file whose size is known."""
+    data = path.read_bytes()
+    return parse_header(lambda start, stop: data[start:stop], len(data), path)
 
 
 def file_of(header: object, data: bytes = b"", length: int | None = None) -> bytes:

@@ -135,6 +135,11 @@ def test_a_folder_that_vllm_would_run_with_the_targets_window_is_said(make, tmp_
     assert "target-window" not in codes(right.folder, "vllm", target=model)
 
 
+def test_the_users_word_on_windows_settles_the_targets(tmp_path):
+    source, model = drafts.vllm(tmp_path / "draft"), target(tmp_path / "target")
+    assert "target-window" not in codes(source, "vllm", target=model, sets={"layers.windows": 8})
+
+
 # Keys by which vLLM or SGLang would compute otherwise, and that no description carries.
 
 

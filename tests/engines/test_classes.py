@@ -17,7 +17,7 @@ from random_drafts import GRID, Spec
 from safetensors.numpy import load_file, save_file
 
 from eagle3_interop.convert import api
-from eagle3_interop.convert.decide import planning
+from eagle3_interop.convert.decide import fitting
 from eagle3_interop.schemas.findings import Refused, errors
 
 pytestmark = pytest.mark.engine
@@ -70,7 +70,7 @@ def by_force() -> Iterator[None]:
     """Let the converter write what it refuses."""
     with (
         mock.patch.object(api, "errors", return_value=[]),
-        mock.patch.object(planning, "errors", return_value=[]),
+        mock.patch.object(fitting, "errors", return_value=[]),
         mock.patch.object(api, "_prove", return_value=None),
     ):
         yield

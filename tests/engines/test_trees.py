@@ -6,7 +6,7 @@ import pytest
 import trained
 from matrix import EQUAL, Matrix
 
-from eagle3_interop.validators.accept.drafting import Shape
+from eagle3_interop.validators.accept.shape import Shape
 
 pytestmark = pytest.mark.engine
 

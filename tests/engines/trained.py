@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from eagle3_interop.convert import api
 from eagle3_interop.validators.accept.acceptance import Acceptance, measure
-from eagle3_interop.validators.accept.drafting import Shape
+from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.network.reference import Network
 from eagle3_interop.validators.network.weights import Weights
 from eagle3_interop.validators.target.running import Target

@@ -394,6 +394,23 @@ def test_what_was_pushed_converts_like_the_folder(hub, checkpoint, report, push,
     assert provenance["source"]["revision"] == hub.repos["org/draft"].refs["v1"]
 
 
+@pytest.mark.usefixtures("hub")
+def test_quiet_leaves_the_card_of_a_dry_run_and_the_place_of_a_push(checkpoint, report, push):
+    path = report(checkpoint)
+    loud = push(checkpoint, path, "--dry-run")
+    quiet = push(checkpoint, path, "--dry-run", "--quiet")
+    assert (quiet.stdout, quiet.stderr) == (loud.stdout, "")
+    sent = push(checkpoint, path, "--quiet")
+    assert (sent.exit_code, sent.stderr) == (0, "")
+    assert "read back and equal: " in sent.stdout
+
+
+def test_a_place_on_the_hub_may_be_given_by_its_url(checkpoint, report, push):
+    path, url = report(checkpoint), "https://huggingface.co/org/draft"
+    asked = push(checkpoint, path, "--dry-run", "--json", repo=url)
+    assert json.loads(asked.stdout)["repo_id"] == "org/draft"
+
+
 def test_wrong_options_are_one_json_object_too(tmp_path):
     command = [
         sys.executable,

@@ -22,6 +22,10 @@ THEIRS = {
 DERIVED = {"head_dim": "head_size", "num_key_value_heads": "kv_heads"}
 NOT_THEIRS = {"rope_theta", "rope_scaling", "partial_rotary_factor"}
 """Old spellings that transformers 5 moves into rope_parameters."""
+COMPUTED = {(kind, "rope_parameters") for kind in THEIRS} | {
+    (kind, key) for kind in ("qwen2", "qwen3") for key in ("layer_types", "sliding_window")
+}
+"""Computed from other keys: the tests of rope and of windows compare what comes out."""
 
 
 def test_every_class_is_judged():
@@ -32,41 +36,46 @@ CASES = [
     pytest.param(kind, key, id=f"{kind}.{key}")
     for kind, ours in hf.CONFIGS.items()
     for key in sorted(set(ours.model_fields) - NOT_THEIRS)
+    if (kind, key) not in COMPUTED
 ]
 
 
-@pytest.mark.parametrize(("kind", "key"), CASES)
+PRESENT = [one for one in CASES if hasattr(THEIRS[one.values[0]](), one.values[1])]
+ABSENT = [one for one in CASES if one not in PRESENT]
+
+
+@pytest.mark.parametrize(("kind", "key"), PRESENT)
 def test_a_default_is_transformers_own(kind, key):
-    theirs, ours = THEIRS[kind](), hf.CONFIGS[kind]()
-    if key in ("layer_types", "rope_parameters", "sliding_window"):
-        return  # computed from other keys; tested below
-    if not hasattr(theirs, key):
-        assert not getattr(ours, key)
-        return
-    mine = getattr(ours, DERIVED.get(key, key))
-    assert mine == getattr(theirs, key)
+    mine = getattr(hf.CONFIGS[kind](), DERIVED.get(key, key))
+    assert mine == getattr(THEIRS[kind](), key)
 
 
-@pytest.mark.parametrize("kind", THEIRS)
+@pytest.mark.parametrize(("kind", "key"), ABSENT)
+def test_a_key_that_transformers_class_lacks_is_off_by_default(kind, key):
+    assert getattr(hf.CONFIGS[kind](), key) in (None, False)
+
+
+ROPES = [
+    {},
+    {"rope_theta": 5e5},
+    {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+    {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_theta": 5e5},
+    {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
+    {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}, "rope_theta": 1e4},
+    {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+    {
+        "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 7.0},
+        "rope_parameters": {"rope_type": "default", "rope_theta": 5e5},
+    },
+]
+
+
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"rope_theta": 5e5},
-        {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
-        {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_theta": 5e5},
-        {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
-        {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}, "rope_theta": 1e4},
-        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
-        {
-            "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 7.0},
-            "rope_parameters": {"rope_type": "default", "rope_theta": 5e5},
-        },
-    ],
+    ("kind", "changes"),
+    # Phi-3's own class takes longrope only.
+    [(k, one) for k in THEIRS for one in ROPES if k != "phi3" or "rope_scaling" not in one],
 )
 def test_rope_is_resolved_as_transformers_does(kind, changes):
-    if kind == "phi3" and "rope_scaling" in changes:
-        pytest.skip("Phi-3 knows longrope only")
     theirs = THEIRS[kind](**changes).rope_parameters
     ours = hf.read_rope(hf.CONFIGS[kind](**changes), "config", lambda _: None)
     assert ours.theta == theirs["rope_theta"]

@@ -59,7 +59,7 @@ def python():
     """The Python of an environment that has the library."""
     found = os.environ.get("EAGLE3_SPECULATORS_PYTHON")
     if not found:
-        pytest.skip("EAGLE3_SPECULATORS_PYTHON is unset (make speculators sets it)")
+        pytest.fail("EAGLE3_SPECULATORS_PYTHON is unset: run make speculators, which sets it.")
     return found
 
 

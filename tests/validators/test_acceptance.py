@@ -21,11 +21,13 @@ from eagle3_interop.validators.accept.acceptance import (
     measure_sampled,
     walk,
 )
-from eagle3_interop.validators.accept.drafting import Shape, batches, chain_lengths, draft_steps
+from eagle3_interop.validators.accept.drafting import batches, chain_lengths, draft_steps
+from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.network.reference import Network
 from eagle3_interop.validators.network.weights import Weights
+from eagle3_interop.validators.target.prompts import read_prompts
 from eagle3_interop.validators.target.running import Target
-from eagle3_interop.validators.target.texts import Text, encode, read_prompts, write_texts
+from eagle3_interop.validators.target.texts import Text, encode, write_texts
 
 DATA = Path(__file__).parents[1] / "data"
 

@@ -25,7 +25,7 @@ OPTIONS = {
     "--target", "--against", "--prompts", "--streams", "--stream-taps", "--num-draft-tokens", "--tree", "--sweep", "--max-new-tokens",
     "--stop-at-eos", "--temperature", "--cost-ratio", "--device", "--dtype", "--seed",
     "--engine", "--engine-python", "--engine-arg", "--server", "--min-accept-length", "--max-logit-diff", "--json", "--html", "--trust-remote-code", "--quiet",
-    "--version", "--help",
+    "--version", "--help", "--install-completion", "--show-completion",
 }  # fmt: skip
 KEYS = {
     "verdict", "gates", "findings", "acceptance", "against", "sweep", "sampling", "engine", "streams", "checkpoint",
@@ -156,10 +156,14 @@ def test_a_cost_ratio_tells_the_best_chain(prompts):
     assert best["best"]
 
 
-def test_quiet_says_nothing(prompts):
+def test_quiet_leaves_the_verdict(prompts):
     result = short(prompts, "--quiet")
+    length, verdict = result.output.splitlines()
     assert result.exit_code == 0
-    assert result.output == ""
+    assert length.startswith("accept length ")
+    assert verdict.startswith("measured; no gate ran")
+    failed = short(prompts, "--quiet", "--min-accept-length", "99")
+    assert (failed.exit_code, failed.output) == (1, f"{length}\nFAIL\n")
 
 
 @pytest.mark.parametrize(
@@ -170,7 +174,22 @@ def test_quiet_says_nothing(prompts):
         (("--tree", "2,2,99"), "these steps make 6 nodes"),
         (("--tree", "0,3,1"), "count from 1"),
         (("--tree", "2,2,4", "--num-draft-tokens", "3"), "not both"),
+        (("--tree", "3,600,700"), "more than the 512 tokens"),
+        (("--tree", "3,4," + "9" * 5000), "STEPS,TOPK,TOKENS"),
+        (("--tree", "2000,1,2001"), "no engine drafts more than 1024"),
+        (("--tree", "3,5000,9"), "no engine drafts more than 1024"),
+        (("--num-draft-tokens", "1025"), "no engine drafts more than 1024"),
+        (("--num-draft-tokens", "9" * 5000), "num-draft-tokens"),
         (("--num-draft-tokens", "0"), "num-draft-tokens"),
+        (("--max-new-tokens", "2000"), "2048 positions"),
+        (("--max-new-tokens", "9" * 15), "no target reaches further"),
+        (("--prompts", "/dev/zero"), "more than 64 MiB"),
+        (("--seed", "-1"), "--seed"),
+        (("--seed", "9" * 30), "--seed"),
+        (("--temperature", "nan"), "--temperature"),
+        (("--cost-ratio", "inf"), "--cost-ratio"),
+        (("--min-accept-length", "nan"), "--min-accept-length"),
+        (("--against", str(PLAIN)[:-1]), "did you mean"),
         (("--max-new-tokens", "1"), "max-new-tokens"),
         (("--device", "cuda:99"), "CUDA"),
         (("--device", "tpu"), "expected auto, cpu, cuda"),
@@ -193,6 +212,44 @@ def test_wrong_usage_exits_with_2(prompts, options, words):
     assert words in result.stderr
     assert result.stdout == ""
     assert "Traceback" not in result.output
+
+
+EARLY = [
+    ["--tree", "3,2"],
+    ["--tree", "2,2,99"],
+    ["--tree", "3,4,16", "--engine", "vllm"],
+    ["--num-draft-tokens", "5000"],
+    ["--device", "tpu"],
+    ["--prompts", "no-such-file"],
+    ["--against", "no-such-folder"],
+    ["--engine-arg", "x=1"],
+    ["--engine", "vllm", "--server", "http://127.0.0.1:1"],
+    ["--engine", "vllm", "--engine-python", "no-such-python"],
+    ["--max-logit-diff", "1"],
+    ["--json", "/no/such/folder/report.json"],
+    ["--seed", "-1"],
+]
+
+
+def test_wrong_usage_is_found_before_torch_is_imported():
+    script = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from eagle3_interop.validators.validate_cli import app\n"
+        "from eagle3_interop.validators.diagnose_cli import app as diagnosing\n"
+        f"common = [{str(PLAIN)!r}, '--target', {str(TARGET)!r}]\n"
+        f"for words in {EARLY}:\n"
+        "    done = CliRunner().invoke(app, [*common, *words])\n"
+        "    assert done.exit_code == 2, (words, done.output)\n"
+        "for words in (['--device', 'tpu'], ['--prompts', 'no'], ['--max-new-tokens', '99999999']):\n"
+        "    done = CliRunner().invoke(diagnosing, [*common, *words])\n"
+        "    assert done.exit_code == 2, (words, done.output)\n"
+        "print(*({'torch', 'transformers'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout.strip(), done.stderr) == ("", "")
 
 
 @pytest.mark.parametrize("content", ['{"prompt": ', '{"text": "x"}', '{"token_ids": [5000]}', ""])

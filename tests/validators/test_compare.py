@@ -5,7 +5,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from eagle3_interop.validators.accept.acceptance import measure
-from eagle3_interop.validators.accept.drafting import Shape, batches
+from eagle3_interop.validators.accept.drafting import batches
+from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.network.reference import Network
 from eagle3_interop.validators.network.weights import Weights
 from eagle3_interop.validators.prove.agreement import LogitComparison, comparison_gates

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from eagle3_interop.validators.diagnose import run as orchestration
 from eagle3_interop.validators.diagnose.rewire import write_wiring
 from eagle3_interop.validators.diagnose.run import answer, prepare
 from eagle3_interop.validators.diagnose.scoring import Evaluator
-from eagle3_interop.validators.diagnose.suspect import SETTLED, subject_of
+from eagle3_interop.validators.diagnose.suspect import subject_of
 from eagle3_interop.validators.diagnose.verdict import diagnose, indistinguishable
 from eagle3_interop.validators.diagnose_cli import app
 from eagle3_interop.validators.diagnose_cli import main as diagnose_main
@@ -46,13 +45,12 @@ QUICK = {
     "blocks",
     "map",
 }
-"""Cases of the fast suite; the others run in `make diagnose`, which sets EAGLE3_DIAGNOSE_GRID."""
+"""Cases of the fast suite; the others run in `make diagnose`."""
 
 
 def slow(*values):
     """A case that takes its time."""
-    whole = bool(os.environ.get("EAGLE3_DIAGNOSE_GRID"))
-    return pytest.param(*values, marks=pytest.mark.skipif(not whole, reason="make diagnose"))
+    return pytest.param(*values, marks=pytest.mark.grid)
 
 
 def _load_grid():
@@ -89,7 +87,7 @@ def of_folder(folder, pair) -> Evaluator:
     """As the command reads it."""
     target, streams, sieve = pair
     options = api.Options(target=str(TARGET))
-    loaded = api.load(str(folder), "auto", options, tolerate=SETTLED)
+    loaded = api.load(str(folder), "auto", options, diagnosing=True)
     subject = subject_of(loaded, target, device=torch.device("cpu"), dtype=torch.float32)
     return Evaluator(subject, target, streams, sieve)
 
@@ -304,6 +302,7 @@ def test_random_weights_are_not_diagnosed(tmp_path, small_pair):
     assert found.best.interval()[0] < 1.1
     assert found.best.by_depth[0] > found.constant
     assert "do not belong to this target" in answer(found)
+    assert "wiring-none" in {item.code for item in orchestration._said(found)}
 
 
 def test_a_draft_of_another_target_is_not_diagnosed(small_pair):
@@ -360,6 +359,16 @@ def _one_target(monkeypatch, pair):
     monkeypatch.setattr(orchestration, "load_target", lambda *_: pair[0])
 
 
+@pytest.mark.usefixtures("_one_target")
+def test_streams_that_do_not_fit_into_memory_are_said_to_lie_on_disk(tmp_path):
+    prompts = tmp_path / "prompts"
+    prompts.write_text("Hello")
+    request = Request(str(DRAFTS / "plain"), str(TARGET), prompts=prompts, new_tokens=8)
+    prepared = orchestration.prepare(request, memory=1 << 10)
+    prepared.evaluator.streams.close()
+    assert "streams-on-disk" in {item.code for item in prepared.findings}
+
+
 @pytest.fixture(scope="session")
 def prompts(tmp_path_factory):
     path = tmp_path_factory.mktemp("prompts") / "few.jsonl"
@@ -413,6 +422,9 @@ def test_the_story(tmp_path, prompts):
     report = json.loads(again.stdout)
     assert report["verdict"] == "configured-is-best"
     assert report["best"]["taps"] == [0, 3, 5]
+    quiet = command(output, *common, "--quiet", "--budget", 0)
+    assert quiet.output.startswith("the configured wiring is the best of ")
+    assert quiet.output.count("\n") == 1
 
 
 @pytest.mark.usefixtures("_one_target")

@@ -19,7 +19,7 @@ from eagle3_interop.convert import api
 from eagle3_interop.schemas.findings import Unavailable, Usage
 from eagle3_interop.validators import validate_cli
 from eagle3_interop.validators.accept.acceptance import measure
-from eagle3_interop.validators.accept.drafting import Shape
+from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.engines import judge, miswirings, prediction, running, started
 from eagle3_interop.validators.engines.answers import Served, Work, from_sglang
 from eagle3_interop.validators.engines.running import RunningServer, checked_url, parse_metrics

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eagle3_interop.validators.accept.drafting import Shape
+from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.prove.request import Request
 from eagle3_interop.validators.prove.validate import validate
 

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 import pytest
 from pydantic import ValidationError
 
+from eagle3_interop.convert.console import Console
 from eagle3_interop.schemas.findings import Finding
 from eagle3_interop.schemas.report import (
     AcceptanceReport,
@@ -17,7 +18,7 @@ from eagle3_interop.schemas.report import (
     Report,
     SweepRow,
 )
-from eagle3_interop.validators.accept.drafting import Shape
+from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.accept.sweep import grid
 from eagle3_interop.validators.report import terminal
 from eagle3_interop.validators.report.page import page
@@ -121,7 +122,7 @@ def test_a_page_without_gates_says_so(report):
 
 
 def test_the_text_tells_the_same(report, capsys):
-    terminal.show(report)
+    terminal.show(Console(), report)
     text = capsys.readouterr().out
     for word in (
         "2.500",
@@ -133,6 +134,34 @@ def test_the_text_tells_the_same(report, capsys):
     ):
         assert word in text
     assert json.dumps(NASTY)[1:5] in text
+
+
+@pytest.mark.parametrize("width", [20, 32, 40, 60, 80, 200])
+def test_a_narrow_terminal_loses_no_figure(report, capsys, monkeypatch, width):
+    def shown(columns):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        terminal.show(Console(), report)
+        return capsys.readouterr().out
+
+    text = shown(width)
+    figures = re.findall(r"\d+\.\d+%?", shown(1000))
+    assert len(figures) > 10
+    assert "…" not in text
+    assert not set(figures) - set(re.findall(r"\d+\.\d+%?", text))
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_a_text_beside_figures_wraps_and_they_do_not(capsys, monkeypatch):
+    rows = [("1.234", "2.50 ± 0.10", "taps [0, 3, 5] instead of [3, 5, 6]; residual raw")] * 2
+    for width in (20, 40, 60, 120):
+        monkeypatch.setenv("COLUMNS", str(width))
+        Console().show(
+            terminal.Figures("wirings", ("score", "accept length", "wiring"), rows, True)
+        )
+        text = capsys.readouterr().out
+        assert max(map(len, text.splitlines())) <= width
+        assert text.count("1.234") == text.count("2.50") == text.count("0.10") == 2
+        assert "…" not in text
 
 
 def test_a_sweep_is_one_that_sglang_runs():

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from eagle3_interop.convert import api
 from eagle3_interop.validators.diagnose.rewire import write_wiring
-from eagle3_interop.validators.diagnose.suspect import SETTLED, subject_of
+from eagle3_interop.validators.diagnose.suspect import subject_of
 from eagle3_interop.validators.target.running import Target
 
 DATA = Path(__file__).resolve().parents[1] / "data"
@@ -27,7 +27,7 @@ def target():
 @pytest.fixture
 def subject_in(target):
     def of(folder):
-        loaded = api.load(str(folder), "auto", api.Options(target=str(TARGET)), tolerate=SETTLED)
+        loaded = api.load(str(folder), "auto", api.Options(target=str(TARGET)), diagnosing=True)
         return subject_of(loaded, target, device=torch.device("cpu"), dtype=torch.float32)
 
     return of

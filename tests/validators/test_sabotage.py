@@ -10,7 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from eagle3_interop.convert import api
 from eagle3_interop.schemas.findings import Refused
-from eagle3_interop.validators.accept.drafting import Shape, batches
+from eagle3_interop.validators.accept.drafting import batches
+from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.network.reference import Network
 from eagle3_interop.validators.network.weights import Weights
 from eagle3_interop.validators.prove import validate as orchestration

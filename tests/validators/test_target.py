@@ -29,7 +29,7 @@ from transformers import (
 )
 
 from eagle3_interop.schemas.findings import Refused, Unavailable, Usage
-from eagle3_interop.validators.target.running import Target, check_pair, pack, resolve_device
+from eagle3_interop.validators.target.running import Target, pack, resolve_device
 
 DEPTH = 3
 PLAIN = {
@@ -236,14 +236,6 @@ def test_taps_beyond_the_target_are_refused():
     target = Target(make_model(LlamaConfig(**HEADS)))
     with pytest.raises(Refused, match="tap 4"):
         target.features(torch.tensor([[1, 2]]), [4])
-
-
-def test_wrong_pairs_are_named(drafts):
-    config = LlamaConfig(**HEADS)
-    fits = {"target_hidden": 32, "vocabulary": 97, "draft_vocabulary": 97}
-    assert check_pair(drafts.make_draft(**fits, taps=(0, 2, 3)), config) == []
-    codes = [f.code for f in check_pair(drafts.make_draft(taps=(1, 2, 9)), config)]
-    assert codes == ["wrong-target", "wrong-target", "taps-out-of-range"]
 
 
 STREAMED = textwrap.dedent("""

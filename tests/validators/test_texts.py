@@ -8,20 +8,24 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from eagle3_interop.schemas.findings import Usage
+from eagle3_interop.validators.target import prompts as prompts_module
+from eagle3_interop.validators.target.prompts import (
+    Prompt,
+    bundled_prompts,
+    parse_prompts,
+    read_prompts,
+)
 from eagle3_interop.validators.target.running import Target
 from eagle3_interop.validators.target.texts import (
-    Prompt,
     Text,
-    bundled_prompts,
     disagreements,
     encode,
     load_tokenizer,
-    parse_prompts,
-    read_prompts,
     write_texts,
 )
 
 TINY = Path(__file__).parents[1] / "data" / "target"
+CHAT = ({"role": "user", "content": "hi"},)
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +125,59 @@ def test_without_a_tokenizer_only_ids_will_do(tmp_path):
     assert encode([Prompt(token_ids=(5, 6))], None, 10) == [(5, 6)]
     with pytest.raises(Usage, match=r"p:1.*no tokenizer"):
         encode(parse_prompts("Hello", "p"), None, 10)
+
+
+TEMPLATES = {
+    "refuses": "{{ raise_exception('System role not supported') }}",
+    "is broken": "{% if %}",
+    "asks for what is not there": "{{ messages[7].content + 1 }}",
+    "does not end its recursion": "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+}
+
+
+@pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
+def test_a_template_that_fails_is_wrong_usage_by_the_prompts_name(template):
+    tokenizer = load_tokenizer(TINY)
+    tokenizer.chat_template = template
+    with pytest.raises(Usage, match=r"p.jsonl:3: the target's chat template refuses these"):
+        encode([Prompt(messages=CHAT, where="p.jsonl:3")], tokenizer, 1024)
+
+
+def test_a_template_that_raises_says_its_own_reason():
+    tokenizer = load_tokenizer(TINY)
+    tokenizer.chat_template = TEMPLATES["refuses"]
+    with pytest.raises(Usage, match="System role not supported"):
+        encode([Prompt(messages=CHAT)], tokenizer, 1024)
+
+
+def test_a_tokenizer_that_does_not_load_is_none(tmp_path):
+    for path in TINY.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "tokenizer.json").write_text('{"version": "1.0", "model": {"type": "none"}}')
+    assert load_tokenizer(tmp_path) is None
+
+
+def test_a_prompt_fits_up_to_the_last_position():
+    encode([Prompt(token_ids=(1,) * 90, where="p:1")], None, 1024, positions=100, room=10)
+    with pytest.raises(Usage, match=r"p:1: 91 tokens and 10 to follow .* 100 positions"):
+        encode([Prompt(token_ids=(1,) * 91, where="p:1")], None, 1024, positions=100, room=10)
+
+
+def test_prompts_without_an_end_are_wrong_usage(tmp_path, monkeypatch):
+    with pytest.raises(Usage, match="more than 64 MiB"):
+        read_prompts(Path("/dev/zero"))
+    monkeypatch.setattr(prompts_module, "MOST_BYTES", 5)
+    (tmp_path / "prompts").write_text("12345")
+    assert len(read_prompts(tmp_path / "prompts")) == 1
+    (tmp_path / "prompts").write_text("123456")
+    with pytest.raises(Usage, match="more than"):
+        read_prompts(tmp_path / "prompts")
+
+
+def test_a_mistyped_file_of_prompts_is_told_the_nearest(tmp_path):
+    (tmp_path / "prompts.jsonl").touch()
+    with pytest.raises(Usage, match=r"did you mean .*prompts\.jsonl\?"):
+        read_prompts(tmp_path / "prompt.jsonl")
 
 
 def test_ids_must_be_the_targets():

@@ -7,7 +7,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from eagle3_interop.validators.accept.acceptance import measure
-from eagle3_interop.validators.accept.drafting import Shape, batches, tree_paths
+from eagle3_interop.validators.accept.drafting import batches, tree_paths
+from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.target.running import Target
 from eagle3_interop.validators.target.texts import Text, write_texts
 

@@ -16,12 +16,13 @@ from torch import Tensor
 from eagle3_interop.validators.accept.drafting import (
     CHUNK,
     Batch,
-    Shape,
     batches,
     chain_lengths,
     draft_steps,
     tree_paths,
 )
+from eagle3_interop.validators.accept.intervals import ratio_interval
+from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.network.reference import Network
 from eagle3_interop.validators.target.running import Progress
 from eagle3_interop.validators.target.source import Source
@@ -201,14 +202,8 @@ def bootstrap(
     counts = torch.tensor(prompts, dtype=torch.float64)
     if not len(prompts) or not bool(counts[:, 0].any()):
         return 1.0, 1.0
-    generator = torch.Generator().manual_seed(seed)
-    lengths = torch.empty(rounds, dtype=torch.float64)
-    for i in range(rounds):
-        drawn = counts[torch.randint(len(prompts), (len(prompts),), generator=generator)].sum(dim=0)
-        lengths[i] = 1 + drawn[1] / drawn[0].clamp(min=1e-12)
-    edges = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
-    low, high = lengths.quantile(edges).tolist()
-    return low, high
+    low, high = ratio_interval(counts[:, 1], counts[:, 0], seed, level=level, rounds=rounds)
+    return 1 + low, 1 + high
 
 
 def best_by_cost(results: Sequence[Acceptance], cost_ratio: float) -> Acceptance:

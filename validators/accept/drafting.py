@@ -14,12 +14,11 @@ and 1619.)
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from eagle3_interop.schemas.findings import Usage
+from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.network.attention import Cache
 from eagle3_interop.validators.network.reference import Features, Network, Output
 from eagle3_interop.validators.target.running import Progress, pack
@@ -28,46 +27,6 @@ from eagle3_interop.validators.target.texts import Text
 
 CHUNK = 1024
 """Positions whose logits exist at once."""
-
-
-class Shape(NamedTuple):
-    """What is drafted a step: `tokens` nodes, the root included, as SGLang's three flags say it."""
-
-    steps: int
-    topk: int
-    tokens: int
-
-    @classmethod
-    def chain(cls, draft_tokens: int) -> "Shape":
-        """K proposed tokens in a row: vLLM's ``num_speculative_tokens``."""
-        return cls(draft_tokens, 1, draft_tokens + 1)
-
-    @property
-    def is_chain(self) -> bool:
-        """One proposal a step."""
-        return self.topk == 1
-
-    @property
-    def nodes(self) -> int:
-        """Nodes that the steps make, before the best are kept."""
-        return self.topk + (self.steps - 1) * self.topk**2
-
-    def checked(self) -> "Shape":
-        """Itself, if SGLang would run it.
-
-        Raises:
-            Usage: a number is not positive, or more nodes are kept than made.
-        """
-        if min(self) < 1:
-            raise Usage(f"tree {self.steps},{self.topk},{self.tokens}: all three count from 1")
-        if not 1 <= self.tokens - 1 <= self.nodes:
-            raise Usage(
-                f"tree {self.steps},{self.topk},{self.tokens}: these steps make {self.nodes} nodes, "
-                f"so TOKENS (the root included) must be 2 to {self.nodes + 1}"
-            )
-        if self.is_chain and self.tokens != self.steps + 1:
-            raise Usage(f"with top-k 1 TOKENS is STEPS + 1 = {self.steps + 1}, not {self.tokens}")
-        return self
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from eagle3_interop.schemas.report import SweepRow
 from eagle3_interop.validators.accept.acceptance import Acceptance, best_by_cost
-from eagle3_interop.validators.accept.drafting import Shape
+from eagle3_interop.validators.accept.shape import Shape
 
 CHAINS = range(1, 9)
 STEPS = (2, 3, 5, 7)

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 
 from eagle3_interop.convert import api
-from eagle3_interop.convert.decide.planning import Loaded
+from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.schemas.dialects.base import Reading
 from eagle3_interop.schemas.dialects.registry import LAYOUTS
 from eagle3_interop.schemas.findings import Finding, Refused, errors, finding
-from eagle3_interop.validators.diagnose.suspect import SETTLED
 from eagle3_interop.validators.diagnose.wiring import READS, STREAM, Subject, Wiring
 
 _NOWHERE = {
@@ -88,14 +87,14 @@ def _hindrances(subject: Subject, wiring: Wiring) -> list[str]:
 def _convert(checkpoint: str, target: str, subject: Subject, wiring: Wiring) -> api.Conversion:
     sets = _sets(subject, wiring)
     taps = wiring.taps or None
-    named = api.load(checkpoint, weights=False, tolerate=SETTLED).reading.draft.target.name
+    named = api.load(checkpoint, weights=False, diagnosing=True).reading.draft.target.name
     options = api.Options(
         target=target,
         target_name=named if named and not Path(named).is_absolute() else None,
         taps=taps if taps != subject.configured.taps or not subject.known else None,
         sets=sets,
     )
-    loaded = api.load(checkpoint, "auto", options, tolerate=SETTLED)
+    loaded = api.load(checkpoint, "auto", options, diagnosing=True)
     exchanged = wiring.flag("order") != subject.configured.flag("order")
     loaded = replace(
         loaded,
@@ -138,7 +137,7 @@ def _reread(loaded: Loaded, subject: Subject, wiring: Wiring) -> Reading:
     maps = dict(reading.maps)
     if wiring.flag("map") != subject.configured.flag("map") or not subject.known:
         names, maps = _remap(names, subject, wiring)
-    kept = tuple(item for item in reading.findings if item.code not in SETTLED)
+    kept = tuple(item for item in reading.findings if not item.row.answered_by_search)
     return replace(reading, names=names, maps=maps, findings=kept)
 
 

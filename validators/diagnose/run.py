@@ -10,36 +10,27 @@ from typing import Any
 import torch
 
 from eagle3_interop.convert import api
-from eagle3_interop.convert.decide.planning import Loaded
+from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.read.folders import local_path
 from eagle3_interop.convert.write.output_folder import check_apart, check_free
 from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage, finding
+from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.diagnose.rewire import Rewritten, write_wiring
 from eagle3_interop.validators.diagnose.scoring import DEPTHS, Evaluator, order_texts
-from eagle3_interop.validators.diagnose.suspect import SETTLED, subject_of
+from eagle3_interop.validators.diagnose.suspect import subject_of
 from eagle3_interop.validators.diagnose.verdict import NO_MATCH, Diagnosis, diagnose, heat_map
 from eagle3_interop.validators.diagnose.wiring import Subject, Wiring, distance
 from eagle3_interop.validators.prove.request import Request
 from eagle3_interop.validators.prove.streamed import open_streams, read_streams
-from eagle3_interop.validators.prove.validate import Watch, load_target, unwatched
+from eagle3_interop.validators.prove.validate import Watch, load_target, out_of_memory, unwatched
 from eagle3_interop.validators.report import provenance
 from eagle3_interop.validators.target.captured import MEMORY, capture
+from eagle3_interop.validators.target.prompts import Prompt, bundled_prompts, read_prompts
 from eagle3_interop.validators.target.recorded import RecordedText
 from eagle3_interop.validators.target.replayed import as_many, replay, spans
 from eagle3_interop.validators.target.running import DTYPES, Progress, Target, resolve_device
 from eagle3_interop.validators.target.source import Source
-from eagle3_interop.validators.target.texts import (
-    Prompt,
-    Texts,
-    bundled_prompts,
-    encode,
-    load_tokenizer,
-    read_prompts,
-    write_texts,
-)
-
-NEW_TOKENS = 64
-"""Tokens that the target writes after each prompt."""
+from eagle3_interop.validators.target.texts import Texts, encode, load_tokenizer, write_texts
 
 NAMED = 8
 """Equivalent wirings that are named one by one, the nearest to the best first."""
@@ -159,7 +150,9 @@ def _memory() -> Iterator[None]:
     """Running out of memory is the outside world's fault."""
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError) as error:
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
         message = "out of memory; try --dtype bfloat16, fewer prompts or --device cpu"
         raise Unavailable(f"{message}: {str(error).partition(chr(10))[0]}") from error
 
@@ -187,13 +180,15 @@ def prepare(request: Request, *, watch: Watch = unwatched, memory: int = MEMORY)
     """Load a pair, let the target write its texts, and capture its streams in one pass."""
     device = resolve_device(request.device)
     options = api.Options(target=request.target, ranges=request.streams is not None)
-    loaded = api.load(request.checkpoint, "auto", options, tolerate=SETTLED)
-    steps = loaded.reading.draft.speculative_tokens or 3
+    loaded = api.load(request.checkpoint, "auto", options, diagnosing=True)
+    steps = Shape.chain(loaded.reading.draft.speculative_tokens or 3).checked().steps
     if request.streams is not None:
         return _replayed(request, loaded, device, steps)
-    target = load_target(request, device)
     prompts = bundled_prompts() if request.prompts is None else read_prompts(request.prompts)
-    made = generate(request, target, prompts, max(DEPTHS, steps), watch)
+    with watch("loading the target", 0):
+        target = load_target(request, device)
+    reach = loaded.target.max_position if loaded.target else None
+    made = generate(request, target, prompts, max(DEPTHS, steps), watch, reach)
     ordered, sieve = order_texts(made.texts)
     with watch("capturing", sum(map(len, ordered))) as progress:
         streams = capture(target, ordered, memory=memory, progress=progress)
@@ -245,12 +240,23 @@ def _replayed(request: Request, loaded: Loaded, device: torch.device, steps: int
 
 
 def generate(
-    request: Request, target: Target, prompts: list[Prompt], extra: int, watch: Watch
+    request: Request,
+    target: Target,
+    prompts: list[Prompt],
+    extra: int,
+    watch: Watch,
+    positions: int | None = None,
 ) -> Texts:
     """The target's own continuations."""
     path = provenance.target_folder(request.target)
     tokenizer = load_tokenizer(path, trust_remote_code=request.trust_remote_code)
-    encoded = encode(prompts, tokenizer, target.vocabulary_size)
+    encoded = encode(
+        prompts,
+        tokenizer,
+        target.vocabulary_size,
+        positions=positions,
+        room=request.written + extra,
+    )
     with watch("generating", len(encoded) * (request.written + extra)) as progress:
         return write_texts(
             target,

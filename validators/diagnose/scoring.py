@@ -14,6 +14,7 @@ from torch import Tensor
 
 from eagle3_interop.validators.accept.acceptance import walk
 from eagle3_interop.validators.accept.drafting import CHUNK, Batch, draft_steps
+from eagle3_interop.validators.accept.intervals import ratio_interval
 from eagle3_interop.validators.diagnose.wiring import Subject, Wired, Wiring
 from eagle3_interop.validators.network.reference import Features
 from eagle3_interop.validators.target.captured import Fusion, Streams
@@ -67,7 +68,7 @@ class Result:
 
     def interval(self, seed: int = 0) -> tuple[float, float]:
         """95 % bootstrap interval of the accept length, over prompts."""
-        low, high = ratio_interval(self.accepted, self.steps, seed)
+        low, high = ratio_interval(self.accepted, self.steps, seed, rounds=ROUNDS)
         return 1 + low, 1 + high
 
     def gain(self, other: "Result") -> float:
@@ -76,19 +77,8 @@ class Result:
 
     def gain_interval(self, other: "Result", seed: int = 0) -> tuple[float, float]:
         """95 % bootstrap interval of the gain, over prompts, both scored on the same draws."""
-        return ratio_interval((other.entropy - self.entropy).sum(dim=1), self.starts, seed)
-
-
-def ratio_interval(
-    sums: Tensor, counts: Tensor, seed: int = 0, level: float = 0.95
-) -> tuple[float, float]:
-    """Bootstrap interval of ``sum(sums) / sum(counts)`` over entries drawn again with replacement."""
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(len(sums), (ROUNDS, len(sums)), generator=generator)
-    ratios = sums.double()[drawn].sum(dim=1) / counts.double()[drawn].sum(dim=1).clamp(min=1e-12)
-    edges = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
-    low, high = ratios.quantile(edges).tolist()
-    return low, high
+        gained = (other.entropy - self.entropy).sum(dim=1)
+        return ratio_interval(gained, self.starts, seed, rounds=ROUNDS)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from eagle3_interop.convert.decide.planning import Loaded
+from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.schemas.dialects.spelling import LaterNorm, understand
 from eagle3_interop.schemas.draft import Draft, Rope, default_taps
 from eagle3_interop.schemas.findings import errors
@@ -23,30 +23,6 @@ from eagle3_interop.validators.network.weights import Weights, as_tensor
 from eagle3_interop.validators.target.source import Source
 
 SPELLINGS: tuple[LaterNorm, ...] = ("hidden_norm", "input_layernorm")
-
-SETTLED = frozenset(
-    {
-        "taps-unknown",
-        "taps-mismatch",
-        "taps-out-of-range",
-        "ids-disagree",
-        "readers-disagree",
-        "nested-ids",
-        "unused-tensor",
-        "residual-unread",
-        "bad-map",
-        "map-disagrees",
-        "map-order",
-        "zero-map",
-        "missing-map",
-    }
-)
-"""Errors of a reading that do not hinder a diagnosis: the search answers what they ask."""
-
-UNKNOWN = frozenset(
-    {"taps-unknown", "taps-mismatch", "taps-out-of-range", "ids-disagree", "readers-disagree"}
-)
-"""Those after which nothing that could be run is configured."""
 
 
 def subject_of(
@@ -82,7 +58,7 @@ def subject_of(
     others = _other_names(loaded)
     other_norms = _other_norms(loaded, weights, others)
     configured = configured_flags(draft)
-    known = not any(item.code in UNKNOWN for item in errors(loaded.reading.findings))
+    known = not any(item.row.leaves_unwired for item in errors(loaded.reading.findings))
     known = known and draft.taps == loaded.reading.draft.resolved_taps(target.depth)
     if configured["map"] not in maps:
         configured["map"], known = next(iter(maps)), False

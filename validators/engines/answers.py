@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from eagle3_interop.convert.serve.command import Engine
 from eagle3_interop.schemas.findings import Unavailable
-from eagle3_interop.validators.accept.drafting import Shape
+from eagle3_interop.validators.accept.shape import Shape
 
 TITLES = {"vllm": "vLLM", "sglang": "SGLang"}
 

@@ -5,26 +5,21 @@ from typing import Any
 
 from transformers import AutoConfig, GenerationConfig
 
-from eagle3_interop.convert.decide.planning import Loaded
+from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.serve.command import Engine, needs_plugin
 from eagle3_interop.schemas.findings import Finding, Usage, finding
 from eagle3_interop.schemas.report import Gate
 from eagle3_interop.validators.accept.acceptance import Acceptance
-from eagle3_interop.validators.accept.drafting import Shape
+from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.engines.answers import Generator, Served, Work
 from eagle3_interop.validators.engines.miswirings import Cause, likeliest
+from eagle3_interop.validators.engines.options import check_options
 from eagle3_interop.validators.engines.prediction import Prediction, figures, predict, summary
 from eagle3_interop.validators.prove.request import Judgement, Request, Session
 from eagle3_interop.validators.report import provenance
+from eagle3_interop.validators.target.prompts import Prompt
 from eagle3_interop.validators.target.running import Target
-from eagle3_interop.validators.target.texts import (
-    Prompt,
-    Text,
-    Texts,
-    encode,
-    load_tokenizer,
-    write_texts,
-)
+from eagle3_interop.validators.target.texts import Text, Texts, encode, load_tokenizer, write_texts
 
 GATE = "engine-counters"
 
@@ -65,7 +60,15 @@ class EngineJudge:
             target=path,
             draft=folder_of(loaded),
             plugin=needs_plugin(loaded.checkpoint.config),
-            prompts=tuple(encode(prompts, tokenizer, size)),
+            prompts=tuple(
+                encode(
+                    prompts,
+                    tokenizer,
+                    size,
+                    positions=loaded.target.max_position if loaded.target else None,
+                    room=request.written,
+                )
+            ),
             new_tokens=request.written,
             stop_ids=stop_ids(path, request) if request.stop_at_eos else (),
             shape=shape,
@@ -263,12 +266,7 @@ def judge_of(
     from eagle3_interop.validators.engines.running import RunningServer
     from eagle3_interop.validators.engines.started import StartedEngine
 
-    if engine is not None and server is not None:
-        raise Usage("give --engine to start one or --server for one that runs, not both.")
-    if engine is None and (python is not None or arguments):
-        raise Usage("--engine-python and --engine-arg are for an engine that --engine starts.")
+    check_options(engine, python, arguments, server, shape)
     if server is not None:
         return EngineJudge(RunningServer.found(server, shape))
-    if engine == "vllm" and shape is not None and not shape.is_chain:
-        raise Usage("vLLM drafts chains only: leave out --tree, or take --engine sglang.")
     return None if engine is None else EngineJudge(StartedEngine.found(engine, python, arguments))

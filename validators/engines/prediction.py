@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from eagle3_interop.validators.accept.acceptance import Acceptance, Counter, batch_lengths
-from eagle3_interop.validators.accept.drafting import Shape, batches
+from eagle3_interop.validators.accept.drafting import batches
+from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.engines.answers import Served
 from eagle3_interop.validators.network.reference import Network, Trace
 from eagle3_interop.validators.target.source import Source

@@ -17,7 +17,7 @@ from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_ope
 
 from eagle3_interop.convert.serve.command import Engine
 from eagle3_interop.schemas.findings import Unavailable, Usage
-from eagle3_interop.validators.accept.drafting import Shape
+from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.engines.answers import Served, Work, from_sglang, since
 
 KEY_VARIABLE = "EAGLE3_SERVER_KEY"

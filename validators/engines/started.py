@@ -21,7 +21,7 @@ from typing import Any
 from eagle3_interop.convert.read.folders import local_path
 from eagle3_interop.convert.serve.command import PLUGIN_VARIABLE, Engine
 from eagle3_interop.schemas.findings import Unavailable, Usage
-from eagle3_interop.validators.accept.drafting import Shape
+from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.engines.answers import TITLES, Served, Work, from_sglang
 
 SCRIPTS = Path(__file__).with_name("scripts")

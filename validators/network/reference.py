@@ -107,28 +107,6 @@ class Network:
         self._record(trace, "fc_input", taps)
         return self._record(trace, "fc_output", self._linear("fc", taps, bias=self.draft.fc.bias))
 
-    def project_block(self, block: int, tap: Tensor) -> Tensor:
-        """The part of `fuse` that one block contributes; their sum plus the bias is the whole.
-
-        Args:
-            block: column block of ``fc.weight``.
-            tap: [B, T, H_target], any residual stream to feed it.
-
-        Returns:
-            [B, T, H].
-
-        Raises:
-            ValueError: a norm over the concatenation couples the blocks, or there is no fc.
-        """
-        if self.draft.fc is None or self.draft.fc.input_norm:
-            raise ValueError("fc is not a sum over blocks in this draft")
-        tap = self._cast(tap)
-        if self.draft.fc.block_norms:
-            tap = self._norm(f"fc_norm.{block}", tap)
-        width = tap.shape[-1]
-        columns = self.weights["fc.weight"][:, block * width : (block + 1) * width]
-        return F.linear(tap, columns)
-
     def _taps(self) -> tuple[int, ...]:
         taps = self.draft.resolved_taps()
         if taps is None:

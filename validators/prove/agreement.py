@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from eagle3_interop.convert.decide import inspection
-from eagle3_interop.convert.decide.planning import Loaded
+from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.schemas.report import (
     AcceptanceReport,
     AgainstReport,

@@ -1,20 +1,29 @@
 """What a validation is asked, and what it runs on: what the command, the orchestration and an engine share."""
 
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from eagle3_interop.convert.decide.planning import Loaded
+from eagle3_interop.convert.decide.loaded import Loaded
+from eagle3_interop.convert.read.folders import hub_named
 from eagle3_interop.schemas.findings import Finding, Usage
 from eagle3_interop.schemas.report import Gate
-from eagle3_interop.validators.accept.acceptance import Acceptance
-from eagle3_interop.validators.accept.drafting import Shape
-from eagle3_interop.validators.network.reference import Network
-from eagle3_interop.validators.target.source import Source
-from eagle3_interop.validators.target.texts import Prompt, Text
+from eagle3_interop.validators.accept.shape import Shape
+from eagle3_interop.validators.target.device import device_parts
+from eagle3_interop.validators.target.prompts import Prompt
 
-NEW_TOKENS = 128
-"""Tokens that the target writes after each prompt, unless told otherwise."""
+if TYPE_CHECKING:
+    from eagle3_interop.validators.accept.acceptance import Acceptance
+    from eagle3_interop.validators.network.reference import Network
+    from eagle3_interop.validators.target.source import Source
+    from eagle3_interop.validators.target.texts import Text
+
+MOST_NEW_TOKENS = 2**20
+"""No target reaches further."""
+
+NEW_TOKENS, DIAGNOSED = 128, 64
+"""Tokens that the target writes after each prompt, unless told otherwise; for a diagnosis."""
 
 
 @dataclass(frozen=True)
@@ -69,15 +78,18 @@ class Request:
         return NEW_TOKENS if self.new_tokens is None else self.new_tokens
 
     def check(self) -> None:
-        """Refuse what can never be measured.
+        """Refuse what can never be measured; torch is not needed to know.
 
         Raises:
-            Usage: a number is out of range, a gate lacks what it judges, or a folder has an empty name.
+            Usage: a number is out of range, a gate lacks what it judges, or there is no such folder.
         """
         for name in ("checkpoint", "target", "against"):
             word = getattr(self, name)
             if word is not None and not word.strip():
                 raise Usage(f"{name}: empty; was a variable of the shell not set?")
+            if word is not None:
+                hub_named(word)
+        device_parts(self.device)
         if self.max_logit_diff is not None and self.against is None:
             raise Usage("--max-logit-diff compares with a source: give --against SOURCE too.")
         if self.shape is not None:
@@ -86,6 +98,13 @@ class Request:
             raise Usage(
                 "--max-new-tokens: at least 2; the prefill gives the first without a draft."
             )
+        if self.written > MOST_NEW_TOKENS:
+            raise Usage(f"--max-new-tokens: at most {MOST_NEW_TOKENS}; no target reaches further.")
+        if not 0 <= self.seed < 2**63:
+            raise Usage("--seed: a number from 0 to 2^63 - 1.")
+        for name in ("temperature", "cost_ratio", "min_accept_length", "max_logit_diff"):
+            if not isfinite(getattr(self, name) or 0.0):
+                raise Usage(f"--{name.replace('_', '-')}: give a number that is finite.")
         if self.temperature < 0 or (self.cost_ratio or 0) < 0:
             raise Usage("--temperature and --cost-ratio cannot be negative.")
         if self.stream_taps is not None and self.streams is None:
@@ -112,9 +131,9 @@ class Session:
 
     request: Request
     loaded: Loaded
-    network: Network
-    target: Source
-    texts: tuple[Text, ...]
+    network: "Network"
+    target: "Source"
+    texts: "tuple[Text, ...]"
     shape: Shape
     findings: tuple[Finding, ...]
 
@@ -144,5 +163,5 @@ class Judge(Protocol):
     def serve(self, request: Request, loaded: Loaded, prompts: list[Prompt], shape: Shape) -> None:
         """Let the engine generate, before the target takes its memory."""
 
-    def __call__(self, session: Session, acceptance: Acceptance) -> Judgement:
+    def __call__(self, session: Session, acceptance: "Acceptance") -> Judgement:
         """Judge the reference's counters by the engine's own."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from eagle3_interop.convert import api
-from eagle3_interop.convert.decide.planning import Loaded
+from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage, finding
 from eagle3_interop.schemas.report import AcceptanceReport, AgainstReport, Files, Gate, Report
@@ -19,7 +19,8 @@ from eagle3_interop.validators.accept.acceptance import (
     batch_lengths,
     measure_sampled,
 )
-from eagle3_interop.validators.accept.drafting import CHUNK, Shape, batches, draft_steps
+from eagle3_interop.validators.accept.drafting import CHUNK, batches, draft_steps
+from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.accept.sweep import grid, rows
 from eagle3_interop.validators.network.reference import Network
 from eagle3_interop.validators.network.weights import Weights
@@ -33,17 +34,10 @@ from eagle3_interop.validators.prove.agreement import (
 from eagle3_interop.validators.prove.request import Judge, Request, Session
 from eagle3_interop.validators.prove.streamed import Streamed, Teacher, open_streams, read_streams
 from eagle3_interop.validators.report import provenance
+from eagle3_interop.validators.target.prompts import Prompt, bundled_prompts, read_prompts
 from eagle3_interop.validators.target.running import DTYPES, Progress, Target, resolve_device
 from eagle3_interop.validators.target.source import Source
-from eagle3_interop.validators.target.texts import (
-    Prompt,
-    Text,
-    bundled_prompts,
-    encode,
-    load_tokenizer,
-    read_prompts,
-    write_texts,
-)
+from eagle3_interop.validators.target.texts import Text, encode, load_tokenizer, write_texts
 
 Watch = Callable[[str, int], AbstractContextManager[Progress | None]]
 """Shows that something of so many tokens is being done."""
@@ -93,9 +87,17 @@ def validate(
     request.check()
     try:
         return _validate(request, judge, watch)
-    except (torch.OutOfMemoryError, MemoryError) as error:
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
         message = "out of memory; try --dtype bfloat16, a shorter --max-new-tokens or --device cpu"
         raise Unavailable(f"{message}: {str(error).partition(chr(10))[0]}") from error
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether a failure is lack of memory, for which torch on a CPU has no class of its own."""
+    known = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return known or "can't allocate memory" in str(error)
 
 
 def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Report, Measured]:
@@ -108,6 +110,7 @@ def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Repo
     source = api.load(request.against, "auto", options) if request.against else None
     shape = request.shape or (judge.shape if judge else None)
     shape = shape or Shape.chain(loaded.reading.draft.speculative_tokens or 3)
+    shape.checked().fits(loaded.reading.draft.vocabulary.draft_size)
     if judge:
         with watch("the engine starts and generates", len(prompts) * request.written):
             judge.serve(request, loaded, prompts, shape)
@@ -122,8 +125,10 @@ def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Repo
         target, texts, said = given.recording, given.texts, list(given.findings)
         prompts = [Prompt(token_ids=text.prompt) for text in texts]
     else:
-        target = load_target(request, device)
-        texts, said, encoded = _written(request, target, prompts, shapes, watch)
+        with watch("loading the target", 0):
+            target = load_target(request, device)
+        reach = loaded.target.max_position if loaded.target else None
+        texts, said, encoded = _written(request, target, prompts, shapes, watch, reach)
     session = Session(
         request,
         loaded,
@@ -179,12 +184,19 @@ def _written(
     prompts: list[Prompt],
     shapes: Sequence[Shape],
     watch: Watch,
+    positions: int | None,
 ) -> tuple[tuple[Text, ...], list[Finding], list[tuple[int, ...]]]:
     """Texts that the target writes now, what is to be said of them, and the prompts' token ids."""
     extra = max(MIN_DEPTH, *(one.steps for one in shapes))
     path = provenance.target_folder(request.target)
     tokenizer = load_tokenizer(path, trust_remote_code=request.trust_remote_code)
-    encoded = encode(prompts, tokenizer, target.vocabulary_size)
+    encoded = encode(
+        prompts,
+        tokenizer,
+        target.vocabulary_size,
+        positions=positions,
+        room=request.written + extra,
+    )
     stops = _stops(request, target)
     with watch("generating", len(encoded) * (request.written + extra)) as progress:
         made = write_texts(

@@ -14,14 +14,10 @@ from eagle3_interop.schemas.streams import Basis, Last, RecordedBy, StreamsManif
 from eagle3_interop.validators.prove.validate import Watch, unwatched
 from eagle3_interop.validators.record.store import Plan, Store, check_place
 from eagle3_interop.validators.report import provenance
+from eagle3_interop.validators.target.prompts import bundled_prompts, read_prompts
 from eagle3_interop.validators.target.running import DTYPES, Progress, resolve_device
 from eagle3_interop.validators.target.tables import TargetTables
-from eagle3_interop.validators.target.texts import (
-    bundled_prompts,
-    encode,
-    load_tokenizer,
-    read_prompts,
-)
+from eagle3_interop.validators.target.texts import encode, load_tokenizer
 
 SHALLOW = 12
 """Layers up to which every one is recorded, unless told otherwise."""
@@ -201,7 +197,15 @@ def encoded(wish: Wish, held: TargetTables) -> tuple[tuple[int, ...], ...]:
         )
     path = provenance.target_folder(wish.target)
     tokenizer = load_tokenizer(path, trust_remote_code=wish.trust_remote_code)
-    return tuple(encode(prompts, tokenizer, held.vocabulary_size))
+    return tuple(
+        encode(
+            prompts,
+            tokenizer,
+            held.vocabulary_size,
+            positions=held.checkpoint.max_position,
+            room=wish.new_tokens + wish.lookahead + 1,
+        )
+    )
 
 
 class Say(Protocol):

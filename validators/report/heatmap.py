@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from eagle3_interop.schemas.findings import Finding
 from eagle3_interop.validators.diagnose.wiring import FLAGS, READS, STREAM
-from eagle3_interop.validators.report.page import STYLE
+from eagle3_interop.validators.report.page import STYLE, findings_table
 
 if TYPE_CHECKING:
     from eagle3_interop.validators.diagnose.run import Answer
@@ -104,7 +105,7 @@ def page(answer: "Answer") -> str:
         _heat(diagnosis, answer.heat),
         _candidates(rows(report)),
         _flags(report),
-        _findings(report["findings"]),
+        findings_table(map(Finding.model_validate, report["findings"])),
     ]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -230,16 +231,3 @@ def _flags(report: dict[str, Any]) -> str:
 
 def _shown(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _findings(found: Sequence[dict[str, Any]]) -> str:
-    body = "".join(
-        f'<tr><td><span class="{item["severity"]}">{item["severity"]}</span></td>'
-        f"<td><code>{escape(item['code'])}</code></td>"
-        f"<td>{escape(item['where'])}: {escape(item['message'])}"
-        f"{'<br><span class=soft>' + escape(item['fix']) + '</span>' if item['fix'] else ''}</td></tr>"
-        for item in found
-    )
-    if not found:
-        return ""
-    return f'<section><h2>Findings</h2><div class="scroll"><table><tbody>{body}</tbody></table></div></section>'

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
+from eagle3_interop.schemas.findings import Finding
 from eagle3_interop.schemas.report import (
     AcceptanceReport,
     AgainstReport,
@@ -87,7 +88,7 @@ def page(report: Report, agreement: Sequence[float] = ()) -> str:
     parts += [
         _figures("Sampling", report.sampling),
         _figures("Engine", report.engine),
-        _findings(report),
+        findings_table(report.findings),
         _table("Files", ("file", "sha256"), _pairs(report.checkpoint.files)),
         _table("Environment", ("", ""), _pairs(_flat(environment))),
     ]
@@ -223,18 +224,19 @@ def _figures(title: str, values: dict[str, Any] | None) -> str:
     return "" if values is None else _table(title, ("", ""), _pairs(_flat(values)))
 
 
-def _findings(report: Report) -> str:
+def findings_table(found: Iterable[Finding]) -> str:
+    """A section of findings, the gravest first; empty where there are none."""
     order = {"error": 0, "warning": 1, "note": 2}
-    rows = (
+    rows = [
         (
             f'<span class="{item.severity}">{item.severity}</span>',
             f"<code>{escape(item.code)}</code>",
             escape(f"{item.where}: {item.message}")
             + (f"<br><span class=soft>{escape(item.fix)}</span>" if item.fix else ""),
         )
-        for item in sorted(report.findings, key=lambda item: order[item.severity])
-    )
-    return _table("Findings", ("", "code", "what"), rows) if report.findings else ""
+        for item in sorted(found, key=lambda item: order[item.severity])
+    ]
+    return _table("Findings", ("", "code", "what"), rows) if rows else ""
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 
 from eagle3_interop.convert.decide.inspection import engines
-from eagle3_interop.convert.decide.planning import Loaded
+from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.read.checkpoint import BIN_INDEX, SAFETENSORS_INDEX, Checkpoint
-from eagle3_interop.convert.read.folders import local_folder
+from eagle3_interop.convert.read.folders import hub_id, local_folder
 from eagle3_interop.convert.write.stream import PROVENANCE, sha256_of
 from eagle3_interop.schemas.findings import Unavailable
 from eagle3_interop.validators.prove.request import Request
+from eagle3_interop.validators.target.prompts import Prompt
 from eagle3_interop.validators.target.source import Source
-from eagle3_interop.validators.target.texts import Prompt
 
 PACKAGES = ("eagle3-interop", "torch", "transformers", "accelerate", "safetensors", "numpy")
 
@@ -49,6 +49,7 @@ def target_folder(spec: str) -> str:
     Raises:
         Unavailable: the Hub did not give the revision that was named.
     """
+    spec = hub_id(spec)
     if (folder := local_folder(spec)) is not None:
         return str(folder)
     repo, _, revision = spec.partition("@")

@@ -1,13 +1,13 @@
 """A report on a terminal."""
 
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console as RichConsole
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
+from rich.console import ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -26,60 +26,98 @@ LOOK: dict[str, Any] = {
     "collapse_padding": True,
 }
 
+PROSE = 24
+"""Columns below which a text is not read as a column."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A table that loses no figure: where it does not fit, each row is a sentence that wraps.
+
+    Attributes:
+        title: above it.
+        columns: their names.
+        rows: their cells.
+        prose: the last column is a text, which may wrap.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str | Text]]
+    prose: bool = False
+
+    def __rich_console__(self, console: RichConsole, options: ConsoleOptions) -> RenderResult:
+        """The table, or the sentences."""
+        rigid = len(self.columns) - self.prose
+        wide = options.update(max_width=100_000)
+        needed = Measurement.get(console, wide, self._table(rigid)).maximum + PROSE * self.prose
+        if needed <= options.max_width:
+            yield self._table(len(self.columns))
+            return
+        yield Text(self.title, style="bold")
+        for row in self.rows:
+            pairs = zip(self.columns, row, strict=True)
+            yield Text(
+                ", ".join(f"{name}: {cell}" if name else f"{cell}" for name, cell in pairs if cell)
+            )
+
+    def _table(self, count: int) -> Table:
+        table = Table(title=self.title, **LOOK)
+        for index, name in enumerate(self.columns[:count]):
+            wraps = self.prose and index == len(self.columns) - 1
+            figures = name and not self.prose
+            table.add_column(
+                name,
+                justify="right" if figures else "left",
+                no_wrap=not wraps,
+                overflow="fold",
+            )
+        for row in self.rows:
+            table.add_row(*row[:count])
+        return table
+
 
 def watch(console: Console) -> "Watch":
-    """Progress bars over tokens, on stderr where somebody watches."""
+    """Progress over tokens."""
 
     def shown(title: str, total: int) -> AbstractContextManager[Any]:
-        return _bar(title, total, shown=console.talks and sys.stderr.isatty())
+        return console.progress(title, total)
 
     return shown
 
 
-@contextmanager
-def _bar(title: str, total: int, *, shown: bool) -> Iterator[Any]:
-    if not shown:
-        yield None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    stderr = RichConsole(stderr=True)
-    with Bar(
-        *columns, TextColumn("tokens"), TimeRemainingColumn(), console=stderr, transient=True
-    ) as bar:
-        task = bar.add_task(title, total=total)
-        yield lambda count: bar.advance(task, count)
+def show(console: Console, report: Report) -> None:
+    """The report on stdout; of quiet the verdict alone."""
+    if console.talks:
+        console.show(*_parts(report))
+    elif not console.as_json and report.acceptance is not None:
+        console.result(f"accept length {_length(report.acceptance)}")
+    if not console.as_json:
+        console.show(verdict(report))
 
 
-def show(report: Report) -> None:
-    """The whole report on stdout."""
-    width = None if sys.stdout.isatty() else 120
-    out = RichConsole(file=sys.stdout, highlight=False, soft_wrap=True, width=width)
+def _parts(report: Report) -> Iterator[RenderableType]:
     environment = report.environment
     target, draft = environment["target"], environment["draft"]
-    out.print(
-        Text(
-            f"{draft['path']} ({draft['layout']}) on {target['path']}, {environment['device']}, "
-            f"{environment['dtype']}, {environment['prompts']['count']} prompts, "
-            f"end of sequence {environment['end_of_sequence']}"
-        )
+    yield Text(
+        f"{draft['path']} ({draft['layout']}) on {target['path']}, {environment['device']}, "
+        f"{environment['dtype']}, {environment['prompts']['count']} prompts, "
+        f"end of sequence {environment['end_of_sequence']}"
     )
     if report.acceptance is not None:
-        out.print(_acceptance(report.acceptance, report.against))
+        yield _acceptance(report.acceptance, report.against)
     if report.against is not None:
-        for line in against_lines(report.against):
-            out.print(Text(line))
+        yield from map(Text, against_lines(report.against))
     if report.sweep is not None:
-        out.print(_sweep(report.sweep))
+        yield _sweep(report.sweep)
         for row in report.sweep:
             if row.best:
-                out.print(Text(f"the best: {drafted(row)}, {sweep_figure(row):.2f}"))
+                yield Text(f"the best: {drafted(row)}, {sweep_figure(row):.2f}")
     if report.sampling is not None:
-        out.print(Text(sampling_line(report.sampling)))
+        yield Text(sampling_line(report.sampling))
     if report.engine is not None:
-        out.print(Text(report.engine["sentence"]))
-    for gate in report.gates:
-        out.print(_gate(gate))
-    out.print(verdict(report))
+        yield Text(report.engine["sentence"])
+    yield from map(_gate, report.gates)
 
 
 def verdict(report: Report) -> Text:
@@ -101,19 +139,20 @@ def drafted(acceptance: AcceptanceReport) -> str:
     return f"tree of {steps} steps, top-k {topk}, {tokens} tokens"
 
 
-def _acceptance(ours: AcceptanceReport, against: AgainstReport | None) -> Table:
-    table = Table(title=f"acceptance, {drafted(ours)}", **LOOK)
-    for name in ("", "accept length", "steps", "accepted"):
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
-    for position in range(1, len(ours.per_position) + 1):
-        table.add_column(f"#{position}", justify="right", no_wrap=True)
+def _acceptance(ours: AcceptanceReport, against: AgainstReport | None) -> Figures:
+    positions = (f"#{position}" for position in range(1, len(ours.per_position) + 1))
     named = [("checkpoint", ours)] + ([("source", against.acceptance)] if against else [])
+    rows = []
     for name, one in named:
-        low, high = one.interval
-        length = f"{one.accept_length:.3f} ({low:.2f} to {high:.2f})"
         shares = (f"{100 * rate:.1f}%" for rate in rates(one))
-        table.add_row(name, length, f"{one.drafts}", f"{one.accepted}", *shares)
-    return table
+        rows.append((name, _length(one), f"{one.drafts}", f"{one.accepted}", *shares))
+    columns = ("", "accept length", "steps", "accepted", *positions)
+    return Figures(f"acceptance, {drafted(ours)}", columns, rows)
+
+
+def _length(acceptance: AcceptanceReport) -> str:
+    low, high = acceptance.interval
+    return f"{acceptance.accept_length:.3f} ({low:.2f} to {high:.2f})"
 
 
 def rates(acceptance: AcceptanceReport) -> list[float]:
@@ -160,16 +199,13 @@ def sampling_line(sampling: dict[str, Any]) -> str:
     )
 
 
-def _sweep(rows: Sequence[SweepRow]) -> Table:
-    table = Table(title=sweep_title(rows), **LOOK)
+def _sweep(rows: Sequence[SweepRow]) -> Figures:
     columns, groups = sweep_groups(rows)
-    table.add_column("", no_wrap=True)
-    for tokens in columns:
-        table.add_column(f"{tokens}", justify="right", no_wrap=True)
-    for name, group in groups.items():
-        found = [group.get(tokens) for tokens in columns]
-        table.add_row(name, *(Text("") if row is None else _sweep_cell(row) for row in found))
-    return table
+    cells = [
+        (name, *("" if row is None else _sweep_cell(row) for row in map(group.get, columns)))
+        for name, group in groups.items()
+    ]
+    return Figures(sweep_title(rows), ("", *map(str, columns)), cells)
 
 
 def _sweep_cell(row: SweepRow) -> Text:

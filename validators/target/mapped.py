@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from eagle3_interop.convert.read.folders import Folder, LocalFolder
-from eagle3_interop.convert.read.safetensors_file import numpy_dtype
-from eagle3_interop.convert.read.strict_json import refusal
-from eagle3_interop.convert.write.plan import Stored
+from eagle3_interop.convert.read.stored import Stored, numpy_dtype
+from eagle3_interop.schemas.findings import refusal
 
 PIECE = 64 << 20
 """Bytes of one request to the Hub."""

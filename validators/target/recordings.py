@@ -24,9 +24,9 @@ from torch import Tensor
 
 from eagle3_interop.convert.read.folders import local_path
 from eagle3_interop.convert.read.pickles import read_pickle
-from eagle3_interop.convert.read.safetensors_file import read_header
+from eagle3_interop.convert.read.safetensors_file import parse_header
+from eagle3_interop.convert.read.stored import Stored
 from eagle3_interop.convert.read.strict_json import loads
-from eagle3_interop.convert.write.plan import Stored
 from eagle3_interop.convert.write.stream import sha256_of
 from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage, finding
 from eagle3_interop.schemas.streams import (
@@ -220,7 +220,12 @@ def _check_target(manifest: StreamsManifest, source: str, held: TargetTables) ->
 
 def _stacked(path: Path, slices: int, has_last: bool, width: int) -> Recorded:
     """A file of ``hidden_states`` [tokens, slices, H] and ``token_ids`` [tokens]."""
-    tensors = read_header(path).tensors
+    with path.open("rb", buffering=0) as file:
+
+        def read(start: int, stop: int) -> bytes:
+            return os.pread(file.fileno(), stop - start, start)
+
+        tensors = parse_header(read, path.stat().st_size, path).tensors
     states = _tensor(path, tensors, "hidden_states")
     tokens = _ids(path, _tensor(path, tensors, "token_ids"))
     wanted = (len(tokens), slices, width)

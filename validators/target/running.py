@@ -22,10 +22,10 @@ from transformers import (
     PreTrainedModel,
 )
 
-from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage, finding
 from eagle3_interop.validators.network.reference import Features
 from eagle3_interop.validators.network.weights import Tables
+from eagle3_interop.validators.target.device import device_parts
 
 Progress = Callable[[int], None]
 """Called with the number of tokens that were just done."""
@@ -39,15 +39,13 @@ def resolve_device(name: str) -> torch.device:
     Raises:
         Usage: it is none of these, or this machine (or this build of torch) does not have it.
     """
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    kind, _, index = name.partition(":")
-    if kind not in ("cpu", "cuda") or (index and not (kind == "cuda" and index.isdigit())):
-        raise Usage(f"--device {name}: expected auto, cpu, cuda or cuda:N")
-    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
+    kind, index = device_parts(name)
+    if kind == "auto":
+        kind = "cuda" if torch.cuda.is_available() else "cpu"
+    if kind == "cuda" and index >= torch.cuda.device_count():
         found = torch.cuda.device_count()
         raise Usage(f"--device {name}: torch {torch.__version__} sees {found} CUDA devices here")
-    return torch.device(kind, int(index or 0)) if kind == "cuda" else torch.device("cpu")
+    return torch.device(kind, index) if kind == "cuda" else torch.device("cpu")
 
 
 class _Enough(Exception):  # noqa: N818
@@ -105,7 +103,9 @@ class Target:
         config = load_config(path, trust_remote_code)
         device = torch.device(device)
         options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
-        options |= _placement(config, device, dtype, trust_remote_code, memory)
+        options |= _reading(
+            path, lambda: _placement(config, device, dtype, trust_remote_code, memory)
+        )
         model, info = _reading(
             path, lambda: _family(config).from_pretrained(path, output_loading_info=True, **options)
         )
@@ -335,27 +335,6 @@ def pack(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
         yield group
 
 
-def check_pair(draft: Draft, target: PreTrainedConfig) -> list[Finding]:
-    """What makes this target the wrong one for the draft; empty if nothing does.
-
-    Args:
-        draft: the network.
-        target: the target's text config.
-    """
-    sizes = {
-        "features wide": (draft.target.hidden_size, target.hidden_size),
-        "tokens in the vocabulary": (draft.vocabulary.target_size, target.vocab_size),
-    }
-    found = [
-        finding("wrong-target", "target", f"{wanted} {what} were expected, and it has {has}")
-        for what, (wanted, has) in sizes.items()
-        if wanted != has
-    ]
-    depth = target.num_hidden_layers
-    taps = draft.resolved_taps(depth) or ()
-    return found + [_no_such_tap(tap, depth) for tap in taps if tap > depth]
-
-
 def _choose(logits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
     """The next token of each row, [B, V] to [B, 1]."""
     if temperature == 0:
@@ -396,8 +375,13 @@ def _reading(path: str | Path, read: Callable[[], Any]) -> Any:  # noqa: ANN401
         return read()
     except OSError as error:
         raise Unavailable(f"{path}: {error}") from error
-    except (KeyError, ValueError) as error:
-        raise Refused([_not_a_target(str(path), str(error))]) from error
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except ImportError as error:
+        raise Unavailable(f"{path}: {str(error).strip().partition(chr(10))[0]}") from error
+    except Exception as error:  # what loaders raise over a broken folder has no common base
+        why = " ".join(str(error).split())[:300] or type(error).__name__
+        raise Refused([_not_a_target(str(path), why)]) from error
 
 
 def _placement(

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from transformers import AutoModel
 
-from eagle3_interop.convert.read.strict_json import refusal
+from eagle3_interop.convert.read.stored import Stored
 from eagle3_interop.convert.read.target_tables import TargetCheckpoint, open_target
-from eagle3_interop.convert.write.plan import Stored
-from eagle3_interop.schemas.findings import Refused, Unavailable, Usage, finding
+from eagle3_interop.schemas.findings import Refused, Unavailable, Usage, finding, refusal
 from eagle3_interop.schemas.streams import RecordedTarget
 from eagle3_interop.validators.network.reference import rms_norm
 from eagle3_interop.validators.network.weights import Tables

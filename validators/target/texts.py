@@ -1,38 +1,15 @@
-"""Texts to measure on: prompts from a file or from the package, continued by the target itself."""
+"""Texts to measure on: prompts, encoded and continued by the target itself."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from eagle3_interop.convert.read.strict_json import loads
 from eagle3_interop.schemas.findings import Usage
+from eagle3_interop.validators.target.prompts import Prompt
 from eagle3_interop.validators.target.running import Progress, Target, pack
-
-BUNDLED = Path(__file__).with_name("data") / "prompts.jsonl"
-"""Chat, code, maths and several languages."""
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """One prompt as it was given: exactly one of the first three; where it stood, for messages.
-
-    Attributes:
-        text: raw text, tokenised as it is.
-        messages: a chat, through the target's template.
-        token_ids: already tokenised.
-        completion: the target's continuation, generated elsewhere.
-        where: file and line.
-    """
-
-    text: str | None = None
-    messages: tuple[dict[str, str], ...] | None = None
-    token_ids: tuple[int, ...] | None = None
-    completion: tuple[int, ...] | None = None
-    where: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,121 +60,53 @@ class Texts:
     disagreements: int = 0
 
 
-def bundled_prompts() -> list[Prompt]:
-    """The package's own prompts."""
-    return parse_prompts(BUNDLED.read_text(encoding="utf-8"), BUNDLED.name)
-
-
-def read_prompts(path: Path) -> list[Prompt]:
-    """The prompts of a file.
-
-    Raises:
-        Usage: it cannot be read or parsed.
-    """
-    try:
-        return parse_prompts(path.read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise Usage(f"--prompts {path}: {error}") from error
-
-
-def parse_prompts(content: str, name: str) -> list[Prompt]:
-    """Prompts of a file: JSON lines if its first non-blank character is ``{``, else messages by line.
-
-    Args:
-        content: of the file.
-        name: of the file, for messages.
-
-    Raises:
-        Usage: a line does not parse, with its number; or there is no prompt at all.
-    """
-    lines = [
-        (f"{name}:{number}", line.strip())
-        for number, line in enumerate(content.splitlines(), 1)
-        if line.strip()
-    ]
-    if not lines:
-        raise Usage(f"{name}: no prompt in it")
-    if lines[0][1].startswith("{"):
-        return [_from_json(line, where) for where, line in lines]
-    return [
-        Prompt(messages=({"role": "user", "content": line},), where=where) for where, line in lines
-    ]
-
-
-def _from_json(line: str, where: str) -> Prompt:
-    try:
-        entry = loads(line)
-    except ValueError as error:
-        raise Usage(f"{where}: not JSON: {error}") from error
-    kinds = {"prompt", "messages", "token_ids"}
-    if not isinstance(entry, dict) or len(kinds & set(entry)) != 1:
-        raise Usage(f"{where}: expected exactly one of prompt, messages and token_ids")
-    if unknown := set(entry) - kinds - {"completion_token_ids"}:
-        raise Usage(f"{where}: unknown key {', '.join(sorted(unknown))}")
-    completion = entry.get("completion_token_ids")
-    return Prompt(
-        text=_text(entry["prompt"], where) if "prompt" in entry else None,
-        messages=_messages(entry["messages"], where) if "messages" in entry else None,
-        token_ids=_ids(entry["token_ids"], where) if "token_ids" in entry else None,
-        completion=None if completion is None else _ids(completion, where),
-        where=where,
-    )
-
-
-def _text(value: Any, where: str) -> str:  # noqa: ANN401
-    if not isinstance(value, str) or not value:
-        raise Usage(f"{where}: prompt must be a text that is not empty")
-    return value
-
-
-def _ids(value: Any, where: str) -> tuple[int, ...]:  # noqa: ANN401
-    if not isinstance(value, list) or not value or any(type(i) is not int or i < 0 for i in value):
-        raise Usage(f"{where}: token ids must be a list of integers that is not empty")
-    return tuple(value)
-
-
-def _messages(value: Any, where: str) -> tuple[dict[str, str], ...]:  # noqa: ANN401
-    def fine(message: Any) -> bool:  # noqa: ANN401
-        return (
-            isinstance(message, dict)
-            and set(message) == {"role", "content"}
-            and all(isinstance(part, str) for part in message.values())
-        )
-
-    if not isinstance(value, list) or not value or not all(map(fine, value)):
-        raise Usage(f'{where}: messages must be a list of {{"role": ..., "content": ...}}')
-    return tuple(value)
-
-
 def load_tokenizer(
     path: str | Path, *, trust_remote_code: bool = False
 ) -> PreTrainedTokenizerBase | None:
-    """The target's tokenizer, or None where it has none (then only token ids will do)."""
+    """The target's tokenizer, or None where it has none that loads (then only token ids will do)."""
     try:
         found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             path, trust_remote_code=trust_remote_code
         )
-    except (OSError, ValueError, KeyError):
+    except Exception:  # missing, broken, or of a class that is not installed: loaders share no base
         return None
     return found
 
 
 def encode(
-    prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerBase | None, vocabulary: int
+    prompts: Sequence[Prompt],
+    tokenizer: PreTrainedTokenizerBase | None,
+    vocabulary: int,
+    *,
+    positions: int | None = None,
+    room: int = 0,
 ) -> list[tuple[int, ...]]:
     """Token ids of each prompt.
 
     Chats go through the tokenizer's template, with the opening of the assistant's turn; without a template
     the contents are joined by line breaks.
 
+    Args:
+        prompts: as they were given.
+        tokenizer: the target's.
+        vocabulary: how many tokens the target has.
+        positions: how many the target reaches, where known.
+        room: tokens that shall follow each prompt.
+
     Raises:
-        Usage: a text but no tokenizer; an id that the target does not have; an empty prompt.
+        Usage: a text but no tokenizer; an id that the target does not have; an empty prompt; one that the
+            target's template refuses, or that ends beyond its positions.
     """
     encoded = []
     for prompt in prompts:
         ids = _encode(prompt, tokenizer)
         if not ids or max((*ids, *(prompt.completion or ()))) >= vocabulary:
             raise Usage(f"{prompt.where}: empty, or a token id is not below {vocabulary}")
+        if positions is not None and len(ids) + room > positions:
+            raise Usage(
+                f"{prompt.where}: {len(ids)} tokens and {room} to follow are more than the "
+                f"{positions} positions of the target; shorten the prompt or --max-new-tokens."
+            )
         encoded.append(ids)
     return encoded
 
@@ -206,15 +115,24 @@ def _encode(prompt: Prompt, tokenizer: PreTrainedTokenizerBase | None) -> tuple[
     if prompt.token_ids is not None:
         return prompt.token_ids
     if tokenizer is None:
-        raise Usage(f"{prompt.where}: the target has no tokenizer, so prompts must be token_ids")
+        raise Usage(
+            f"{prompt.where}: the target has no tokenizer that loads, so prompts must be token_ids"
+        )
     if prompt.messages is None:
         return tuple(tokenizer(prompt.text or "")["input_ids"])
     if getattr(tokenizer, "chat_template", None) is None:
         joined = "\n".join(message["content"] for message in prompt.messages)
         return tuple(tokenizer(joined)["input_ids"])
-    text = tokenizer.apply_chat_template(
-        list(prompt.messages), tokenize=False, add_generation_prompt=True
-    )
+    try:
+        text = tokenizer.apply_chat_template(
+            list(prompt.messages), tokenize=False, add_generation_prompt=True
+        )
+    except Exception as error:  # a template is a program of somebody else's
+        why = str(error).partition("\n")[0] or type(error).__name__
+        raise Usage(
+            f"{prompt.where}: the target's chat template refuses these messages: {why.rstrip('.')}. "
+            "Give messages that it takes, or token_ids."
+        ) from error
     return tuple(tokenizer(str(text), add_special_tokens=False)["input_ids"])
 
 

@@ -1,0 +1,37 @@
+"""A source that was read: the folder, the network in it, and its target."""
+
+from dataclasses import dataclass
+
+from eagle3_interop.convert.read.checkpoint import Checkpoint
+from eagle3_interop.convert.read.stored import Stored
+from eagle3_interop.convert.read.target_tables import TargetCheckpoint
+from eagle3_interop.schemas.dialects.base import Reading, TargetFacts
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A source read by its own framework's rules, the user's word put in.
+
+    Attributes:
+        checkpoint: the folder.
+        layout: which layout it was read as.
+        reading: the network and where its tensors lie.
+        target: the target, where it was given.
+        facts: what the target's config says.
+        own_embeddings: True, the stored table differs from the target's; False, it is the target's
+            (or there is none); None, nobody knows.
+        exchanged: canonical names of tensors whose two halves of columns stand in the file in the other
+            order than every framework feeds them (`eagle3-diagnose --write` finds out).
+    """
+
+    checkpoint: Checkpoint
+    layout: str
+    reading: Reading
+    target: TargetCheckpoint | None = None
+    facts: TargetFacts | None = None
+    own_embeddings: bool | None = None
+    exchanged: tuple[str, ...] = ()
+
+    def stored(self, canonical: str) -> Stored:
+        """Where a tensor lies."""
+        return self.checkpoint.stored[self.reading.names[canonical]]

@@ -1,0 +1,29 @@
+"""What a conversion chose."""
+
+from eagle3_interop.schemas.codes.base import Code
+
+CODES: dict[str, Code] = {
+    "set-by-user": Code("note", "The user's word counts."),
+    "cast": Code("note", "The weights were cast."),
+    "position-raised": Code("note", "max_position_embeddings was raised to the target's."),
+    "position-kept": Code(
+        "warning",
+        "The draft declares fewer positions than its target; its rope is stretched by that number, which stays.",
+        "Serve with a context no longer than the draft's, or override the check of the engine.",
+    ),
+    "kv-shape": Code(
+        "warning",
+        "Head size or KV heads differ from the target's: some engines share pages by them.",
+    ),
+    "no-verifier": Code(
+        "error", "The destination names its verifier, and none is known.", "--target-name ORG/NAME."
+    ),
+    "verifier-name": Code(
+        "warning",
+        "The verifier is named by a path, which its loader resolves on this machine only.",
+        "--target-name ORG/NAME names it for everybody.",
+    ),
+    "speculative-tokens": Code("note", "The number of draft tokens is not known; 3 was written."),
+    "link-copied": Code("note", "Files on another file system were copied, not linked."),
+    "code-left": Code("note", "Code files are never carried along."),
+}

@@ -1,0 +1,79 @@
+"""What a destination does not compute, or computes otherwise."""
+
+from eagle3_interop.schemas.codes.base import ELSEWHERE, PLUGIN, Code
+
+CODES: dict[str, Code] = {
+    "residual-normed": Code("error", "The residual is the normed hidden state.", PLUGIN),
+    "qk-norm": Code("error", "q and k are normed.", PLUGIN),
+    "qkv-bias": Code("error", "q, k and v have biases.", PLUGIN),
+    "output-bias": Code("error", "o_proj has a bias.", ELSEWHERE),
+    "mlp-bias": Code("error", "The MLP has biases.", ELSEWHERE),
+    "fc-bias": Code(
+        "error", "fc has a bias that is not zero.", "Only SGLang's own class computes it."
+    ),
+    "sliding-window": Code("error", "Attention slides.", PLUGIN),
+    "mixed-windows": Code(
+        "error",
+        "Layers slide by different widths.",
+        "--set layers.windows=N if they were trained with one; no framework's config holds more.",
+    ),
+    "activation": Code(
+        "error", "The MLP's activation is not silu.", "Only speculators computes it."
+    ),
+    "other-width": Code("error", "Draft and target are not equally wide.", ELSEWHERE),
+    "no-fc": Code(
+        "error", "The draft reads the target's last hidden state without an fc.", ELSEWHERE
+    ),
+    "no-fc-runner": Code("warning", "Drafts without fc run in vLLM's V1 model runner only."),
+    "both-fc-norms": Code("error", "norm_before_fc and fc_norm together.", ELSEWHERE),
+    "one-equal-tap": Code(
+        "error", "fc is as wide as the draft, and would be skipped.", "Serve with vLLM."
+    ),
+    "logit-scale": Code("error", "The draft's logits are scaled.", "Only vLLM computes it."),
+    "partial-rotary": Code(
+        "error",
+        "Only a part of each head is rotated.",
+        "--set rope.partial=1 if whole heads were; else serve with a framework that computes it.",
+    ),
+    "mrope": Code(
+        "error", "Multimodal rope.", "--set rope.mrope_sections=none for a text-only draft."
+    ),
+    "scaled-mrope": Code(
+        "error",
+        "Multimodal rope with a scaling, of which the class computes the first only.",
+        "--set rope.mrope_sections=none for a text-only draft.",
+    ),
+    "class-defaults-unknown": Code(
+        "error",
+        "Keys are absent whose defaults this model_type's own class sets, and which are not known here.",
+        "Write them into config.json as that class has them.",
+    ),
+    "target-window": Code(
+        "warning",
+        "vLLM gives draft layers without a window of their own the target's.",
+        "eagle3-convert auto-to-vllm --target writes a window that vLLM heeds, wider than any context.",
+        effect="computes-otherwise",
+        mended_by="window-written",
+    ),
+    "window-written": Code(
+        "note", "A window wider than any context keeps vLLM from taking the target's."
+    ),
+    "readers-disagree": Code(
+        "error",
+        "A folder made for several frameworks holds another network for each of them.",
+        "Convert by the name of the layout whose keys are right: speculators-to-..., sglang-to-... or vllm-to-....",
+        answered_by_search=True,
+        leaves_unwired=True,
+    ),
+    "not-read-back": Code(
+        "error",
+        "The destination's reader would find another network in the output than the one that is meant.",
+        "Correct what was set; where nothing was, report it as a fault of this tool.",
+    ),
+    "needs-sglang-plugin": Code(
+        "warning",
+        "SGLang's own class does not compute this network; with our plugin it does. Without the plugin SGLang "
+        "refuses the folder.",
+        "Start SGLang with SGLANG_EXTERNAL_MODEL_PACKAGE=eagle3_interop.sglang_plugin.",
+    ),
+}

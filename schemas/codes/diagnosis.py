@@ -1,0 +1,31 @@
+"""What a diagnosis found."""
+
+from eagle3_interop.schemas.codes.base import Code
+
+CODES: dict[str, Code] = {
+    "wiring-differs": Code(
+        "warning",
+        "The weights fit another wiring than the configured one, so many drafted tokens are lost.",
+        "--write OUTPUT writes a checkpoint that says the better one.",
+    ),
+    "wiring-none": Code(
+        "warning",
+        "No wiring makes these weights draft for this target.",
+        "Give the target that the draft was trained for; look for wrong or untrained weights.",
+    ),
+    "wiring-equivalent": Code(
+        "note", "Wirings that these texts cannot tell apart: equal in effect, or nearly."
+    ),
+    "wiring-not-configured": Code(
+        "warning", "The config names no wiring that can be run; the search began from a guess."
+    ),
+    "wiring-not-written": Code("warning", "No checkpoint can be written that says this wiring."),
+    "search-cut-short": Code(
+        "warning",
+        "The budget ended before the search did; a better wiring may be left.",
+        "Give a larger --budget.",
+    ),
+    "streams-on-disk": Code(
+        "note", "The target's streams did not fit in memory and lay in a temporary folder."
+    ),
+}

@@ -1,0 +1,64 @@
+"""What a folder contains: files, indexes and a config that can be read, or not."""
+
+from eagle3_interop.schemas.codes.base import Code
+
+CODES: dict[str, Code] = {
+    "broken-file": Code(
+        "error", "A weight file is damaged or not what its name says.", "Fetch the file again."
+    ),
+    "broken-config": Code(
+        "error",
+        "config.json cannot be read as one JSON object.",
+        "Fetch config.json again, or correct it.",
+    ),
+    "broken-index": Code(
+        "error",
+        "The index names files or tensors that are elsewhere, missing or unsafe.",
+        "Fetch the index again.",
+    ),
+    "no-config": Code("error", "The folder holds no config.json.", "Give a model's folder."),
+    "no-weights": Code(
+        "error", "The folder holds no weight files.", "Give the folder that holds them."
+    ),
+    "unreadable-pickle": Code(
+        "error",
+        "A .bin file holds more than tensors. Code in pickles is never run.",
+        "Save the weights as safetensors in the trainer.",
+    ),
+    "code-in-pickle": Code(
+        "error",
+        "A .bin file would run code when loaded; it was not.",
+        "Save the weights as safetensors in the trainer.",
+    ),
+    "unknown-dtype": Code(
+        "error",
+        "A tensor's dtype is one that cannot be computed with here.",
+        "Save the weights as bfloat16, float16 or float32.",
+    ),
+    "ambiguous-weights": Code(
+        "error",
+        "Frameworks load different weight files from this folder.",
+        "Keep one set of weight files, and with shards the index that names them.",
+    ),
+    "fails-to-load": Code(
+        "warning",
+        "The framework itself raises an error on this folder; it was understood all the same.",
+        "Convert it: the output loads.",
+        effect="does-not-load",
+    ),
+    "outside-index": Code("warning", "The index leaves something out that lies in the folder."),
+    "map-in-side-file": Code(
+        "note", "The vocabulary map was taken from a side file of the trainer."
+    ),
+    "duplicate-tensor": Code(
+        "error",
+        "Two entries are the same tensor; which one a loader ends with is a matter of order.",
+        "Keep the one that is meant.",
+    ),
+    "bad-config": Code(
+        "error", "A config key has a value that no framework accepts.", "Correct the value."
+    ),
+    "cast-overflow": Code(
+        "error", "The new dtype cannot hold the values.", "Choose --dtype bfloat16 or float32."
+    ),
+}

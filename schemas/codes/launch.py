@@ -1,0 +1,125 @@
+"""What is wrong with a launch command."""
+
+from eagle3_interop.schemas.codes.base import Code
+
+CODES: dict[str, Code] = {
+    "serve-folder": Code(
+        "error",
+        "The folder is of another layout, which this engine does not load, or reads as another network.",
+        "Convert it for this engine, and serve the output.",
+    ),
+    "serve-algorithm": Code(
+        "error",
+        "Not EAGLE3: without it SGLang hands over the last hidden state alone and skips fc without a word.",
+        "--speculative-algorithm EAGLE3",
+    ),
+    "serve-no-draft": Code("error", "The command names no draft.", "Name the draft."),
+    "serve-config-file": Code(
+        "warning",
+        "The command names a file of more flags, which --check does not read.",
+        "Give the flags themselves.",
+    ),
+    "serve-underscores": Code(
+        "error",
+        "SGLang's flags have dashes; it takes no underscores for them, as vLLM does.",
+        "Write --speculative-num-steps, not --speculative_num_steps.",
+    ),
+    "serve-given-twice": Code(
+        "error",
+        "vLLM takes a speculative setting from one place only, and does not start.",
+        "Leave the --spec-* flag out.",
+    ),
+    "serve-steps-win": Code(
+        "error",
+        "With top-k 1 the number of steps decides; the number of draft tokens that was asked is overridden.",
+        "Give --speculative-num-draft-tokens as steps + 1.",
+    ),
+    "serve-counts": Code(
+        "error",
+        "The counts do not fit each other, or one is absent or too small.",
+        "Use the command that serve prints.",
+    ),
+    "serve-counts-chosen": Code(
+        "note",
+        "SGLang chooses steps, top-k and draft tokens itself.",
+        "eagle3-validate --sweep measures them.",
+    ),
+    "serve-context": Code(
+        "error",
+        "The context is empty, or longer than what SGLang takes the draft or the target to reach.",
+        "Convert with --target, which raises the draft's positions, or shorten --context-length.",
+    ),
+    "serve-context-stops": Code(
+        "warning",
+        "vLLM's V1 runner drafts nothing beyond the positions that the draft declares.",
+        "Convert with --target, which raises them, or leave VLLM_USE_V2_MODEL_RUNNER out.",
+    ),
+    "serve-dtype": Code(
+        "error",
+        "SGLang settles each model's dtype by its own config, and the draft's fc takes no other.",
+        "Give --dtype, which holds for both.",
+    ),
+    "serve-overrides": Code(
+        "error",
+        "SGLang's --json-model-override-args holds for the draft too, and makes it another network.",
+        "Write the keys into the target's own config.json instead.",
+    ),
+    "serve-overrides-shared": Code(
+        "warning",
+        "SGLang's --json-model-override-args holds for the draft too.",
+        "Write the keys into the target's own config.json instead.",
+    ),
+    "serve-mistral-name": Code(
+        "error",
+        "SGLang takes the folder for Mistral's own format, by words anywhere in its path, and fails.",
+        "Give a link whose path holds none of them: ln -s FOLDER eagle3-draft.",
+    ),
+    "serve-mistral-target": Code(
+        "warning",
+        "By words in its path SGLang takes the target for Mistral's own format.",
+        "--model-config-parser hf",
+    ),
+    "serve-quantisation": Code(
+        "error",
+        "The unquantised draft would be loaded with the target's quantisation.",
+        "--speculative-draft-model-quantization unquant",
+    ),
+    "serve-quantised-target": Code("note", "The target is quantised, the draft is not."),
+    "serve-plugin": Code(
+        "error",
+        "SGLang's own classes do not include this draft's.",
+        "Start with SGLANG_EXTERNAL_MODEL_PACKAGE=eagle3_interop.sglang_plugin.",
+    ),
+    "serve-window": Code(
+        "warning", "A window on the command line replaces what the draft was trained with."
+    ),
+    "serve-window-given": Code(
+        "error",
+        "The draft has a window of its own, and the plugin refuses another.",
+        "Leave it out.",
+    ),
+    "serve-tree": Code(
+        "error",
+        "This backend, or this way of sampling, drafts chains only.",
+        "--speculative-eagle-topk 1",
+    ),
+    "serve-sampling": Code(
+        "error",
+        "SGLang's rejection sampling needs a draft of the whole vocabulary.",
+        "Leave it out.",
+    ),
+    "serve-pages": Code(
+        "error", "Trees and pages of this size do not go together.", "--page-size 1"
+    ),
+    "serve-pages-chosen": Code(
+        "warning",
+        "Trees over pages need a backend that can do them, and SGLang chooses it by the GPU.",
+        "Name one: --attention-backend flashinfer, fa3 or triton.",
+    ),
+    "serve-eager-embedding-tap": Code(
+        "warning",
+        "Without compilation vLLM overwrites the embedding that the draft taps.",
+        "Leave compilation on, or serve with SGLang.",
+    ),
+    "serve-method": Code("error", "vLLM would not draft as EAGLE-3.", '"method": "eagle3"'),
+}

@@ -1,0 +1,35 @@
+"""Which layout a folder is written in, and kinds of drafts that are recognised and not carried yet."""
+
+from eagle3_interop.schemas.codes.base import Code
+
+CODES: dict[str, Code] = {
+    # Which layout it is.
+    "wrong-layout": Code(
+        "error",
+        "The folder is not written in the layout that the command names.",
+        "Use the command named.",
+    ),
+    "not-recognised": Code(
+        "error",
+        "No sign of a layout that this tool knows.",
+        "Name the layout: speculators-to-..., sglang-to-... or vllm-to-....",
+    ),
+    "recognised": Code("note", "The layout that auto found, and by which sign."),
+    # Kinds of drafts that are recognised, and not carried yet.
+    "quantised-draft": Code(
+        "error",
+        "Scales and ignore lists of a quantised draft are not carried yet.",
+        "Convert the unquantised draft and quantise in the serving framework.",
+    ),
+    "mla-draft": Code(
+        "error",
+        "Drafts with multi-head latent attention are not carried yet.",
+        "SGLang and vLLM both read this layout's own folder.",
+    ),
+    "parallel-draft": Code(
+        "error",
+        "Parallel drafting (P-EAGLE) is not carried yet; SGLang would run it as plain "
+        "autoregression.",
+        "Serve the folder with vLLM as it is.",
+    ),
+}

@@ -1,0 +1,104 @@
+"""Taps: which of the target's layers fc reads."""
+
+from eagle3_interop.schemas.codes.base import Code
+
+CODES: dict[str, Code] = {
+    "taps-unknown": Code(
+        "error",
+        "Nothing says which target layers fc's blocks were trained on.",
+        "--taps LIST, in fc's own order.",
+        answered_by_search=True,
+        leaves_unwired=True,
+    ),
+    "taps-mismatch": Code(
+        "error",
+        "The ids do not fit the number of fc blocks.",
+        "--taps LIST, in fc's own order.",
+        answered_by_search=True,
+        leaves_unwired=True,
+    ),
+    "taps-out-of-range": Code(
+        "error",
+        "A tap lies outside the target.",
+        "--taps LIST, or another --target.",
+        answered_by_search=True,
+        leaves_unwired=True,
+    ),
+    "taps-reordered": Code(
+        "warning",
+        "Engines feed hidden states in the order of the layers, each once, whatever the list says.",
+        "If the trainer concatenated in the listed order: --taps LIST.",
+    ),
+    "taps-permuted": Code(
+        "note", "fc's column blocks were permuted to the order that engines feed (bit-exact)."
+    ),
+    "taps-merged": Code(
+        "note", "Blocks of one tap were summed: exact in real numbers, rounded once."
+    ),
+    "taps-unmergeable": Code(
+        "error",
+        "A tap is repeated under a norm over the whole concatenation, whose mean would change.",
+        "Train without norm_before_fc, or give distinct taps.",
+    ),
+    "nested-ids": Code(
+        "warning",
+        "Ids stand only where this framework either ignores them or counts them otherwise.",
+        "Use the command for the framework that wrote them, or --taps LIST.",
+        answered_by_search=True,
+    ),
+    "ids-unread": Code(
+        "note", "Ids stand in a place that this framework does not read; they agree."
+    ),
+    "ids-empty": Code(
+        "error",
+        "The list of ids is empty, and nothing would be captured.",
+        "--taps LIST, in fc's own order.",
+    ),
+    "ids-disagree": Code(
+        "error",
+        "Ids in two places name different taps.",
+        "--taps LIST, in fc's own order.",
+        answered_by_search=True,
+        leaves_unwired=True,
+    ),
+    "plain-rule": Code(
+        "warning",
+        "Ids were read or written by SGLang's plain rule, as the target is not known.",
+        "Give --target.",
+    ),
+    "target-rule": Code(
+        "warning", "Ids were written by the rule of this target's own class in SGLang."
+    ),
+    "no-such-ids": Code(
+        "error",
+        "No list of ids makes this target capture these taps.",
+        "Serve with vLLM, whose ids are the taps.",
+    ),
+    "end-tap": Code(
+        "error",
+        "A tap after the last layer is one that this target never captures.",
+        "Train without that tap.",
+    ),
+    "embedding-tap": Code(
+        "error",
+        "A tap on the embeddings is one that this target fails on.",
+        "Train without it.",
+        effect="does-not-load",
+    ),
+    "embedding-tap-depends": Code(
+        "warning",
+        "Whether this target fails on a tap on the embeddings depends on what it runs on, or holds.",
+        "Try it once: it fails at the first token.",
+    ),
+    "target-captures-nothing": Code(
+        "error",
+        "The target's class captures no hidden states, and no draft can be fed.",
+        "Serve with another engine or version, whose class does.",
+        effect="does-not-load",
+    ),
+    "target-captures-other": Code(
+        "error",
+        "The target's class captures something else than the residual stream: accept length 1.",
+        "Serve with another version, whose class does.",
+    ),
+}

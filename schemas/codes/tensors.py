@@ -1,0 +1,114 @@
+"""Tensors that are absent, left over or of another shape, and flags that a framework does not read."""
+
+from eagle3_interop.schemas.codes.base import Code
+
+CODES: dict[str, Code] = {
+    "missing-tensor": Code(
+        "error",
+        "A tensor is absent; loaders leave it at its initial value.",
+        "Fetch the checkpoint again.",
+    ),
+    "missing-head": Code(
+        "error",
+        "The head is absent, and loaders fill it with random or wrong rows: accept length 1.",
+        "Give --target, and it is taken from there.",
+    ),
+    "missing-norm": Code(
+        "error",
+        "The norm of a later layer stands under a name that this framework does not read.",
+        "Use the command for the framework that wrote it.",
+    ),
+    "unknown-tensor": Code(
+        "error",
+        "A tensor that no loader knows, and most drop without a word.",
+        "Remove it from the file.",
+    ),
+    "unused-tensor": Code(
+        "error",
+        "A tensor is stored that the framework, by this config, runs without.",
+        "Switch its part on with --set if the draft was trained with it, or remove the tensor.",
+        answered_by_search=True,
+    ),
+    "shape-mismatch": Code(
+        "error",
+        "A tensor's shape is not what the config implies.",
+        "Correct the config, or fetch the file again.",
+    ),
+    "dropped-tensor": Code(
+        "note", "A tensor that every reader computes or takes from the target; left out."
+    ),
+    "foreign-name": Code(
+        "warning",
+        "The framework's own loader does not know this spelling; it was understood.",
+        effect="does-not-load",
+    ),
+    "unused-norm": Code(
+        "note", "A second spelling of a norm that this framework never uses; left out."
+    ),
+    "unused-head": Code(
+        "error",
+        "A head is stored that this config replaces.",
+        "--set vocabulary.head=own if it was trained, or remove the tensor.",
+    ),
+    "unused-fc": Code("note", "fc is stored, and this config runs without it; left out."),
+    "absent-bias": Code(
+        "warning",
+        "The config switches biases on that the file does not hold; they are taken for zero.",
+        "Fetch the checkpoint again if it was trained with them.",
+    ),
+    "zero-bias": Code("note", "All-zero biases were left out: not every framework has them."),
+    "zero-bias-added": Code(
+        "note",
+        "Zero biases were written: the destination creates them, and would leave them uninitialised.",
+    ),
+    "layer-count": Code(
+        "warning", "The config counts more layers than there are tensors; the tensors count."
+    ),
+    "layer-count-short": Code(
+        "error",
+        "The config counts fewer layers than there are tensors; loaders drop the rest.",
+        "Say which is right: --set layers.count=N.",
+    ),
+    "fc-width": Code(
+        "error",
+        "fc is not as wide as any number of the target's hidden states.",
+        "Give the right target_hidden_size.",
+    ),
+    "fc-blocks": Code(
+        "warning",
+        "The framework would size fc wrongly from this config, and fail to load.",
+        effect="does-not-load",
+    ),
+    "norm-twice": Code(
+        "note", "Norms of later layers are written under both names that readers use."
+    ),
+    "window-unread": Code(
+        "error",
+        "A sliding window stands in the config, and this framework attends to everything.",
+        "--set layers.windows=none if it was trained without one; else convert from the layout it was trained in.",
+    ),
+    "residual-unread": Code(
+        "error",
+        "norm_before_residual is true, and this framework never reads it.",
+        "--set residual=normed if it was trained so, else --set residual=raw.",
+        answered_by_search=True,
+    ),
+    "norm-output-meaning": Code(
+        "warning",
+        "norm_output is true, which SpecForge's trainer understands otherwise than every server.",
+        "If it was trained by SpecForge: --set feedback=pre-norm. eagle3-diagnose measures it.",
+    ),
+    "logit-scale-unread": Code(
+        "warning", "logit_scale is set, and this framework does not read it."
+    ),
+    "partial-rotary-unread": Code(
+        "warning", "partial_rotary_factor is set, and this framework does not read it."
+    ),
+    "mrope-unread": Code("warning", "mrope_section is set, and this framework does not read it."),
+    "tie-unread": Code(
+        "warning", "tie_word_embeddings is true, and this framework does not read it."
+    ),
+    "null-target-width": Code(
+        "warning", "target_hidden_size is null, which some loaders fail on; it is left out."
+    ),
+}

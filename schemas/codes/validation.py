@@ -1,0 +1,26 @@
+"""What a validation met: its texts, and a real engine."""
+
+from eagle3_interop.schemas.codes.base import Code
+
+CODES: dict[str, Code] = {
+    # Texts of a validation.
+    "given-texts": Code(
+        "warning",
+        "Completions from the prompts file are not the target's own greedy choice, so that the counters are "
+        "of another text than the target would write.",
+        "Generate them greedily with this very target, or leave completion_token_ids out.",
+    ),
+    # A real engine.
+    "engine-differs": Code(
+        "warning",
+        "A real engine counts other accepted tokens than the network of the checkpoint would: it computes "
+        "another one.",
+        "Convert the checkpoint for this engine; see the cause that the report names.",
+    ),
+    "engine-text": Code(
+        "warning",
+        "An engine wrote tokens that are not the target's own greedy choice; a few are ties that rounding "
+        "decides.",
+        "If they are many: serve this very target, unquantised, with the dtype that --dtype names.",
+    ),
+}

@@ -1,0 +1,127 @@
+"""The vocabulary map, the head, the embedding table, and the target that they belong to."""
+
+from eagle3_interop.schemas.codes.base import PLUGIN, Code
+
+CODES: dict[str, Code] = {
+    "map-size": Code(
+        "error", "A vocabulary map belongs to another vocabulary.", "Fetch the matching map."
+    ),
+    "bad-map": Code(
+        "error",
+        "d2t, read as offsets, leaves the vocabulary or repeats tokens.",
+        "Write target id minus draft id into d2t.",
+        answered_by_search=True,
+    ),
+    "map-disagrees": Code(
+        "error",
+        "d2t and t2d name different tokens: somebody's mistake.",
+        "Find out which is right, and remove or correct the other.",
+        answered_by_search=True,
+    ),
+    "map-order": Code(
+        "error",
+        "d2t is not ascending, where the trainer sorts: head rows and map disagree.",
+        "Find out in which order the head's rows stand.",
+        answered_by_search=True,
+    ),
+    "zero-map": Code(
+        "error",
+        "d2t is all zero with a reduced vocabulary: it was never set.",
+        "Fetch the map from the trainer.",
+        answered_by_search=True,
+    ),
+    "prefix-map": Code(
+        "warning",
+        "The draft vocabulary is the first tokens of the target's: often a map that was never set.",
+    ),
+    "missing-map": Code(
+        "error",
+        "A reduced vocabulary without a map; loaders take the first tokens.",
+        "Put d2t into the file, or eagle_meta.pt beside it.",
+        answered_by_search=True,
+    ),
+    "map-derived": Code("note", "d2t was derived from t2d.", effect="computes-otherwise"),
+    "map-rebuilt": Code("note", "t2d was rebuilt from d2t."),
+    "halves-exchanged": Code(
+        "note",
+        "Columns for [hidden, embedding] were put into the order [embedding, hidden] (bit-exact).",
+    ),
+    "map-sorted": Code("note", "The map was sorted, and the head's rows with it."),
+    "map-dropped": Code("note", "A map between two equal vocabularies was dropped."),
+    "full-vocabulary-map": Code(
+        "error", "A map that permutes the full vocabulary.", "Only SGLang's own class applies it."
+    ),
+    "no-draft-vocabulary-size": Code(
+        "warning", "draft_vocab_size is absent, on which SGLang fails."
+    ),
+    "target-head": Code("note", "The head is the target's."),
+    "head-from-target": Code("note", "The head was gathered from the target, row by row."),
+    "head-needs-target": Code(
+        "error",
+        "The destination needs the head's own table, which the target owns.",
+        "Give --target.",
+    ),
+    "head-from-embeddings": Code(
+        "note", "The head is tied to an embedding table, which was written out as the head."
+    ),
+    "tied-head": Code(
+        "error",
+        "A head tied to the embeddings has a row for every target token, not for a reduced vocabulary.",
+        "--set vocabulary.head=own if there is a head in the file.",
+    ),
+    "target-embeddings": Code(
+        "warning",
+        "The embedding table is absent; readers disagree on what then counts.",
+        "Convert with --target, which writes it out.",
+        effect="computes-otherwise",
+        effect_in="speculators",
+    ),
+    "embeddings-replaced": Code(
+        "note", "SGLang uses the target's embedding table, not the stored one."
+    ),
+    "embeddings-unverified": Code(
+        "warning",
+        "The stored embedding table may differ from the target's; frameworks then use different ones.",
+        "Give --target, and the two are compared.",
+    ),
+    "embeddings-equal": Code("note", "The stored embedding table equals the target's."),
+    "embeddings-left-out": Code(
+        "note", "The stored table differs from the target's, which alone was ever used; left out."
+    ),
+    "embeddings-from-target": Code(
+        "note",
+        "The target's embedding table was written out, which the destination wants in the file.",
+    ),
+    "embeddings-need-target": Code(
+        "error",
+        "The embedding table is the target's, and speculators 0.9 on transformers 5 leaves an absent one "
+        "uninitialised instead of loading the verifier's.",
+        "Give --target, and the table is taken from there.",
+    ),
+    "own-embeddings": Code(
+        "error", "The draft's own embedding table differs from the target's.", PLUGIN
+    ),
+    "wrong-target": Code(
+        "error", "Draft and target do not belong together.", "Give the target it was trained for."
+    ),
+    "not-a-draft": Code(
+        "error",
+        "The folder holds a whole model.",
+        "Give the draft first, and the model that it drafts for with --target.",
+    ),
+    "not-a-target": Code(
+        "error",
+        "This is no causal language model that a draft could propose tokens for.",
+        "Give the model that the draft proposes tokens for.",
+    ),
+    "needs-target": Code(
+        "error",
+        "The draft uses a table of the target's, and no target was given.",
+        "Give --target.",
+    ),
+    "non-finite-weights": Code(
+        "error",
+        "A tensor holds NaN or infinite values: every proposal would be noise.",
+        "Export the checkpoint again from the trainer.",
+    ),
+}

@@ -1,0 +1,34 @@
+"""What a user can say about a conversion: one value, from the command line to the writers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+SHARD_BYTES = 5_000_000_000
+
+
+@dataclass(frozen=True)
+class Options:
+    """Everything that the user can say about one conversion.
+
+    Attributes:
+        target: folder or Hub id of the target.
+        target_name: the Hub id to write where a layout names its verifier.
+        stock: refuse what needs the SGLang plugin.
+        taps: the order in which the trainer concatenated fc's features.
+        sets: dotted path of the description to value.
+        dtype: cast the weights; None keeps them.
+        max_shard_bytes: split files that are written anew beyond this size.
+        canonical_names: rename also what the destination would accept.
+        ranges: read the target's tables where they lie, by ranges of bytes: nothing of it is downloaded whole.
+    """
+
+    target: str | None = None
+    target_name: str | None = None
+    stock: bool = False
+    taps: tuple[int, ...] | None = None
+    sets: Mapping[str, Any] | None = None
+    dtype: str | None = None
+    max_shard_bytes: int = SHARD_BYTES
+    canonical_names: bool = False
+    ranges: bool = False

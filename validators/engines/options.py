@@ -1,0 +1,37 @@
+"""Which options of an engine go together. Free of torch: wrong ones are said before torch is imported."""
+
+import shutil
+from collections.abc import Sequence
+
+from eagle3_interop.convert.read.folders import did_you_mean, local_path
+from eagle3_interop.schemas.findings import Usage
+from eagle3_interop.validators.accept.shape import Shape
+
+
+def check_options(
+    engine: str | None,
+    python: str | None,
+    arguments: Sequence[str],
+    server: str | None,
+    shape: Shape | None,
+) -> None:
+    """Refuse what no engine can be asked.
+
+    Args:
+        engine: ``--engine``.
+        python: ``--engine-python``.
+        arguments: ``--engine-arg``, each.
+        server: ``--server``.
+        shape: what the user wants to be drafted a step.
+
+    Raises:
+        Usage: options that do not go together, or a Python that is not there.
+    """
+    if engine is not None and server is not None:
+        raise Usage("give --engine to start one or --server for one that runs, not both.")
+    if engine is None and (python is not None or arguments):
+        raise Usage("--engine-python and --engine-arg are for an engine that --engine starts.")
+    if engine == "vllm" and shape is not None and not shape.is_chain:
+        raise Usage("vLLM drafts chains only: leave out --tree, or take --engine sglang.")
+    if python is not None and shutil.which(local_path(python)) is None:
+        raise Usage(f"--engine-python {python}: no such program{did_you_mean(python)}")
