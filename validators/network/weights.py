@@ -11,6 +11,9 @@ from eagle3_interop.schemas.dialects.base import Reading, Source
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Refused, finding
 
+_PIECE = 1 << 24
+"""Values that are looked at together."""
+
 Load = Callable[[str], torch.Tensor]
 
 
@@ -132,9 +135,14 @@ class Weights:
     def _placed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point():
             return tensor.to(self.device)
-        if not bool(torch.isfinite(tensor).all()):
+        if not finite(tensor):
             raise Refused([finding("non-finite-weights", name, "it holds NaN or infinite values")])
         return tensor.to(self.device, self.dtype)
+
+
+def finite(tensor: torch.Tensor) -> bool:
+    """Whether every value is a number; looked at piece by piece, for tables that are mapped from a file."""
+    return all(bool(torch.isfinite(part).all()) for part in torch.split(tensor.flatten(), _PIECE))
 
 
 def as_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:

@@ -17,7 +17,7 @@ from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Finding, Refused, Usage, finding
 from eagle3_interop.schemas.streams import StreamsReport
 from eagle3_interop.validators.network.reference import Features
-from eagle3_interop.validators.network.weights import Tables
+from eagle3_interop.validators.network.weights import Tables, finite
 from eagle3_interop.validators.target.recordings import Recorded, Recordings
 from eagle3_interop.validators.target.tables import TargetTables
 from eagle3_interop.validators.target.texts import Text
@@ -154,7 +154,7 @@ class Recording:
 
     def _sound(self, one: Recorded, what: str, values: Tensor) -> Tensor:
         found = values.to(self.device, self.held.dtype)
-        if not bool(torch.isfinite(found).all()):
+        if not finite(found):
             where = f"{self.recordings.source}/{one.file}"
             raise Refused(
                 [finding("streams-not-finite", where, f"{what} holds NaN or infinite values.")]
