@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from eagle3_interop.recipes.publish.bundle import shortened
+from eagle3_interop.convert.masking import shortened
 
 WARNING = {
     "code": "embeddings-unverified",
