@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from eagle3_interop.schemas.intervals import ratio_interval
 from eagle3_interop.validators.accept.acceptance import walk
 from eagle3_interop.validators.accept.drafting import CHUNK, Batch, draft_steps
 from eagle3_interop.validators.diagnose.wiring import Subject, Wired, Wiring
@@ -25,9 +26,6 @@ DEPTHS = 4
 
 SIEVE_STARTS = 640
 """Start positions of the sieve; its texts lie first."""
-
-ROUNDS = 1000
-"""Draws of a bootstrap."""
 
 
 @dataclass(frozen=True)
@@ -76,18 +74,6 @@ class Result:
     def gain_interval(self, other: "Result", seed: int = 0) -> tuple[float, float]:
         """95 % bootstrap interval of the gain, over prompts, both scored on the same draws."""
         return ratio_interval((other.entropy - self.entropy).sum(dim=1), self.starts, seed)
-
-
-def ratio_interval(
-    sums: Tensor, counts: Tensor, seed: int = 0, level: float = 0.95
-) -> tuple[float, float]:
-    """Bootstrap interval of ``sum(sums) / sum(counts)`` over entries drawn again with replacement."""
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(len(sums), (ROUNDS, len(sums)), generator=generator)
-    ratios = sums.double()[drawn].sum(dim=1) / counts.double()[drawn].sum(dim=1).clamp(min=1e-12)
-    edges = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
-    low, high = ratios.quantile(edges).tolist()
-    return low, high
 
 
 @dataclass(frozen=True)
