@@ -54,6 +54,20 @@ class AcceptanceReport(_Part):
     tokens: int
 
 
+class PromptRow(_Part):
+    """The counters of one text, in the order of the prompts.
+
+    Attributes:
+        steps: verification steps.
+        accepted: draft tokens that were accepted.
+        per_position: steps that accepted more than j tokens.
+    """
+
+    steps: int
+    accepted: int
+    per_position: tuple[int, ...]
+
+
 class SweepRow(AcceptanceReport):
     """One setting of a sweep.
 
@@ -145,19 +159,21 @@ class Report(_Part):
         gates: checks that ran.
         findings: remarks on the checkpoint.
         acceptance: of the checkpoint; None only where it was refused.
+        prompts: the same counters, text by text: the interval can be computed from them again.
         against: comparison with ``--against``.
         sweep: other chains and trees on the same texts.
         sampling: acceptance at a temperature.
         engine: what a real engine counted.
         streams: where recorded hidden states came from; None where the target ran.
         checkpoint: digests of its files.
-        environment: versions, device, dtype, seed, target, texts.
+        environment: date, command line, versions, device, dtype, seed, target and its digests, texts.
     """
 
     verdict: Literal["pass", "fail"]
     gates: tuple[Gate, ...] = ()
     findings: tuple[Finding, ...] = ()
     acceptance: AcceptanceReport | None = None
+    prompts: tuple[PromptRow, ...] | None = None
     against: AgainstReport | None = None
     sweep: tuple[SweepRow, ...] | None = None
     sampling: dict[str, Any] | None = None

@@ -1,12 +1,13 @@
 """What a push sends: the files of the checkpoint and nothing else, and no path of this machine."""
 
 import json
-import re
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from eagle3_interop.convert.masking import is_local, masked, shortened
 from eagle3_interop.convert.read.checkpoint import (
     BIN_INDEX,
     SAFETENSORS_INDEX,
@@ -14,16 +15,11 @@ from eagle3_interop.convert.read.checkpoint import (
     open_checkpoint,
 )
 from eagle3_interop.convert.read.strict_json import parse_object
-from eagle3_interop.convert.write.stream import PROVENANCE, sha256_of
+from eagle3_interop.convert.write.stream import PROVENANCE
+from eagle3_interop.recipes.publish.sealed import Sealed
 from eagle3_interop.schemas.findings import Refused, Unavailable, Usage, refusal
 from eagle3_interop.schemas.hub import is_hub_id
 
-# Two components at least: a lone "/word" may be a token or a route.
-_MACHINE_PATH = re.compile(
-    r"(?:/[\w.+@ -]+){2,}/?|/(?:home|root|mnt|data|tmp|srv|opt|workspace)\b.*"
-    r"|~[/\\].*|\.{1,2}[/\\].*|file:.*|[A-Za-z]:[\\/].*|\\\\.*"
-)
-_PATH_IN_TEXT = re.compile(r"(?<![\w/.:<~])(?:~|[A-Za-z]:|\.{1,2})?(?:[\\/][^\s\\/'\"`,;()<>]+)+")
 _CONFIGS = ("config.json", "generation_config.json", "tokenizer_config.json")
 
 
@@ -53,16 +49,21 @@ class Bundle:
         """config.json."""
         return self.checkpoint.config
 
-    def digests(self) -> dict[str, str]:
-        """Name to sha256, of every file that is pushed.
+    @contextmanager
+    def sealed(self) -> Iterator[dict[str, Sealed]]:
+        """Every file that is pushed, open and hashed: what is sent is read through these alone.
 
         Raises:
             Unavailable: the disk failed.
         """
-        try:
-            return {name: sha256_of(path) for name, path in self.files.items()}
-        except OSError as error:
-            raise Unavailable(f"{error.filename}: {error.strerror}") from error
+        with ExitStack() as stack:
+            try:
+                found = {
+                    name: stack.enter_context(Sealed(path)) for name, path in self.files.items()
+                }
+            except OSError as error:
+                raise Unavailable(f"{error.filename}: {error.strerror}") from error
+            yield found
 
 
 def collect(folder: Path) -> Bundle:
@@ -133,7 +134,7 @@ def check_paths(files: Mapping[str, Path]) -> None:
         found += [
             _local(f"{name}: {key}", value)
             for key, value in _strings(content)
-            if _is_local(value) and not key.endswith("verifier.name_or_path")
+            if is_local(value) and not key.endswith("verifier.name_or_path")
         ]
     if found:
         raise Refused(item for refused in found for item in refused.findings)
@@ -162,10 +163,6 @@ def _local(where: str, value: str) -> Refused:
         f"{value!r} is a path of this machine.",
         "Remove the key, or name a Hub id.",
     )
-
-
-def _is_local(value: str) -> bool:
-    return "\n" not in value and _MACHINE_PATH.fullmatch(value) is not None
 
 
 def _strings(value: object, key: str = "") -> Iterator[tuple[str, str]]:
@@ -198,20 +195,9 @@ def public_bytes(bundle: Bundle, name: str) -> bytes | None:
     return (json.dumps(cleaned, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def shortened(text: str) -> str:
-    """A text with every path of this machine in it reduced to its last component."""
-    if _is_local(text):
-        return _last(text)
-    return _PATH_IN_TEXT.sub(lambda match: _last(match[0]), text)
-
-
-def _last(path: str) -> str:
-    return re.split(r"[\\/]", path.rstrip("\\/"))[-1]
-
-
 def _shortened(value: object) -> object:
     if isinstance(value, str):
-        return shortened(value)
+        return masked(shortened(value))
     if isinstance(value, dict):
         return {key: _shortened(inner) for key, inner in value.items()}
     if isinstance(value, list):

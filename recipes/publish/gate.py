@@ -6,8 +6,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from eagle3_interop.convert.read.strict_json import parse_object
+from eagle3_interop.recipes.publish.consistency import contradictions
 from eagle3_interop.schemas.codes import CODES
-from eagle3_interop.schemas.findings import Finding, Usage, named
+from eagle3_interop.schemas.findings import Finding, Refused, Usage, named
 from eagle3_interop.schemas.report import AcceptanceReport, Report
 
 
@@ -18,9 +20,12 @@ def read_report(path: Path) -> Report:
         Usage: it cannot be read, or is not a report of eagle3-validate.
     """
     try:
-        return Report.model_validate_json(path.read_bytes())
+        return Report.model_validate(parse_object(path.read_bytes(), "broken-config", path))
     except OSError as error:
         raise Usage(f"--report {path}: {error.strerror}") from None
+    except Refused as refused:
+        reason = refused.findings[0].message
+        raise Usage(f"--report {path} is not a report of eagle3-validate: {reason}.") from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"])) or "the file"
@@ -59,6 +64,7 @@ def failures(
     """
     return [
         *_verdict(report),
+        *contradictions(report),
         *_files(report.checkpoint.files, files, left),
         *_findings(report, allowed),
         *_length(report.acceptance, min_accept_length),

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from eagle3_interop.convert.read.checkpoint import (
     BIN_INDEX,
@@ -13,6 +13,7 @@ from eagle3_interop.convert.read.checkpoint import (
     Checkpoint,
     open_checkpoint,
 )
+from eagle3_interop.recipes.publish.sealed import Changed, Sealed, git_blob
 from eagle3_interop.schemas.findings import Unavailable, Usage, refusal
 
 if TYPE_CHECKING:
@@ -20,7 +21,12 @@ if TYPE_CHECKING:
 
 CARD = "README.md"
 
-Content = Path | bytes
+Content = Sealed | bytes
+"""What is sent of a file: as it was hashed, or bytes that were made here."""
+
+
+class NotWhatWasSent(Unavailable):
+    """The commit holds something else than what was validated."""
 
 
 @dataclass(frozen=True)
@@ -256,17 +262,24 @@ def read_card(client: "HfApi", repo_id: str, revision: str | None) -> str:
 def commit(
     client: "HfApi", place: Place, remote: Remote, contents: Mapping[str, Content], description: str
 ) -> Pushed:
-    """Send everything in one commit; large files by the client's own path, and not if they are up.
+    """Send everything in one commit; large files go up first, and not if they are up already.
 
     Raises:
-        Unavailable: the Hub failed, or somebody else committed meanwhile.
+        Unavailable: the Hub failed, somebody else committed meanwhile, or a file is no longer what was hashed.
     """
     from huggingface_hub import CommitOperationAdd
 
     with failures(place.repo_id):
+        operations = [
+            CommitOperationAdd(name, cast("bytes | BinaryIO", content))
+            for name, content in contents.items()
+        ]
+        for operation, content in zip(operations, contents.values(), strict=True):
+            if operation.upload_info.sha256.hex() != _sha256(content):
+                raise Changed(operation.path_in_repo)
         info = client.create_commit(
             place.repo_id,
-            [CommitOperationAdd(name, content) for name, content in contents.items()],
+            operations,
             commit_message="Publish a validated EAGLE-3 draft",
             commit_description=description,
             revision=place.revision,
@@ -281,7 +294,6 @@ def read_back(
     repo_id: str,
     commit: str,
     contents: Mapping[str, Content],
-    digests: Mapping[str, str],
     checkpoint: Checkpoint,
 ) -> None:
     """Compare what the Hub now has with what was to be sent: every hash, then headers and config.
@@ -291,11 +303,11 @@ def read_back(
         repo_id: the repository.
         commit: of the push.
         contents: what was sent.
-        digests: sha256 of the files among it, as they were validated.
         checkpoint: the folder, opened.
 
     Raises:
-        Unavailable: something differs, or the Hub failed.
+        NotWhatWasSent: something differs.
+        Unavailable: the Hub failed.
     """
     with failures(repo_id):
         info = client.model_info(repo_id, revision=commit, files_metadata=True)
@@ -304,14 +316,11 @@ def read_back(
         file = files.get(name)
         if file is None:
             message = f"{repo_id}@{commit}: {name} is not there (does a .gitignore exclude it?)."
-            raise Unavailable(message)
+            raise NotWhatWasSent(message)
         there = file.lfs.sha256 if file.lfs else file.blob_id
-        if file.lfs and isinstance(content, Path):
-            here = digests[name]
-        else:
-            here = _sha256(content) if file.lfs else _git_sha1(content)
+        here = _sha256(content) if file.lfs else _git_sha1(content)
         if there != here:
-            raise Unavailable(f"{repo_id}@{commit}: {name} is not what was sent ({there}).")
+            raise NotWhatWasSent(f"{repo_id}@{commit}: {name} is not what was sent ({there}).")
     _compare_headers(f"{repo_id}@{commit}", checkpoint)
 
 
@@ -319,17 +328,16 @@ def _compare_headers(spec: str, here: Checkpoint) -> None:
     """Open the repository as any loader would, by range requests."""
     there = open_checkpoint(spec, weights=False)
     if there.config != here.config or there.tensors != here.tensors:
-        raise Unavailable(f"{spec}: reads back as another checkpoint than {here.path}.")
-
-
-def _bytes(content: Content) -> bytes:
-    return content if isinstance(content, bytes) else content.read_bytes()
+        raise NotWhatWasSent(f"{spec}: reads back as another checkpoint than {here.path}.")
 
 
 def _sha256(content: Content) -> str:
-    return hashlib.sha256(_bytes(content)).hexdigest()
+    return hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else content.sha256
 
 
 def _git_sha1(content: Content) -> str:
-    raw = _bytes(content)
-    return hashlib.sha1(b"blob %d\0" % len(raw) + raw, usedforsecurity=False).hexdigest()
+    if isinstance(content, Sealed):
+        return content.git_sha1
+    blob = git_blob(len(content))
+    blob.update(content)
+    return blob.hexdigest()

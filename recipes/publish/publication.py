@@ -13,6 +13,7 @@ from eagle3_interop.recipes.publish.bundle import (
     public_provenance,
 )
 from eagle3_interop.recipes.publish.hub import Content, Place, Pushed, Remote
+from eagle3_interop.recipes.publish.sealed import Sealed
 from eagle3_interop.recipes.publish.section import PLOT, Facts, rates
 from eagle3_interop.schemas.dialects.registry import recognise
 from eagle3_interop.schemas.findings import Refused, Unavailable
@@ -79,20 +80,37 @@ def push(
     gate.check_allowed(allow)
     read = gate.read_report(report)
     bundle = collect(checkpoint)
-    digests = bundle.digests()
+    with bundle.sealed() as sealed:
+        return _push(bundle, sealed, place, read, min_accept_length, allow, dry_run=dry_run)
+
+
+def _push(
+    bundle: Bundle,
+    sealed: Mapping[str, Sealed],
+    place: Place,
+    read: Report,
+    min_accept_length: float | None,
+    allow: Collection[str],
+    *,
+    dry_run: bool,
+) -> Outcome:
+    digests = {name: file.sha256 for name, file in sealed.items()}
     reasons = gate.failures(read, digests, allow, min_accept_length, bundle.left)
     if reasons:
         raise Failed(reasons)
     plot = card.draw(read.acceptance) if read.acceptance else None
     # Whatever cannot be published is found before the Hub hears of it.
-    text, notes, _ = _contents(bundle, place, read, allow, plot)
+    text, notes, _ = _contents(bundle, sealed, place, read, allow, plot)
     if dry_run:
         return Outcome(digests, bundle.left, text, notes)
     client = hub.api()
     remote = hub.prepare(client, place, [name for name in digests if _is_weight(name)])
-    text, notes, contents = _contents(bundle, place, read, allow, plot, client, remote)
+    text, notes, contents = _contents(bundle, sealed, place, read, allow, plot, client, remote)
     pushed = hub.commit(client, place, remote, contents, _description(read))
-    hub.read_back(client, place.repo_id, pushed.commit, contents, digests, bundle.checkpoint)
+    try:
+        hub.read_back(client, place.repo_id, pushed.commit, contents, bundle.checkpoint)
+    except hub.NotWhatWasSent as error:
+        raise Unavailable(f"{error} {_taking_back(place, pushed)}") from error
     if place.create_pr and pushed.pull_request is None:
         notes = (*notes, "nothing differs from what is there: no pull request was opened.")
     return Outcome(digests, bundle.left, text, notes, pushed)
@@ -102,8 +120,24 @@ def _is_weight(name: str) -> bool:
     return name.endswith((".safetensors", ".bin", ".index.json"))
 
 
+def _taking_back(place: Place, pushed: Pushed) -> str:
+    """What a commit that is not what was validated means, and how to undo it."""
+    if pushed.pull_request:
+        return (
+            "The pull request holds files that were not validated. "
+            f"Close it: {pushed.pull_request}."
+        )
+    branch = place.revision or "main"
+    return (
+        f"The branch {branch} of {place.repo_id} now holds files that were not validated. "
+        f"Take the commit back: clone the repository, then git checkout {branch} && "
+        f"git revert --no-edit {pushed.commit} && git push."
+    )
+
+
 def _contents(
     bundle: Bundle,
+    sealed: Mapping[str, Sealed],
     place: Place,
     report: Report,
     allow: Collection[str],
@@ -129,7 +163,7 @@ def _contents(
     made = card.make_card(facts, existing)
     text = str(made)
     contents: dict[str, Content] = {
-        name: public_bytes(bundle, name) or path for name, path in bundle.files.items()
+        name: public_bytes(bundle, name) or file for name, file in sealed.items()
     }
     contents[hub.CARD] = text.encode()
     if plot is not None:

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from eagle3_interop.convert.masking import shortened
 from eagle3_interop.convert.serve import command
-from eagle3_interop.recipes.publish.bundle import shortened, verifier
+from eagle3_interop.recipes.publish.bundle import verifier
 from eagle3_interop.schemas.findings import Finding
 from eagle3_interop.schemas.hub import is_hub_id
 from eagle3_interop.schemas.report import AcceptanceReport, Report

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from eagle3_interop.recipes.publish.bundle import shortened
+from eagle3_interop.convert.masking import shortened
 
 WARNING = {
     "code": "embeddings-unverified",
@@ -15,7 +15,7 @@ WARNING = {
     "message": "kept as it is.",
     "fix": "Give --target.",
 }
-GATE = {"name": "against", "wanted": "equal", "got": "differs", "passed": False}
+GATE = {"name": "min-accept-length", "wanted": 3.0, "got": 1 + 1432 / 883, "passed": False}
 
 
 def closed(result):
@@ -42,7 +42,7 @@ def test_it_opens_for_what_was_validated(checkpoint, report, dry):
     [
         ({"verdict": "fail"}, "verdict is 'fail'"),
         ({"gates": []}, "holds no gate"),
-        ({"gates": [GATE]}, "the gate against failed: wanted equal, got differs"),
+        ({"gates": [GATE]}, "the gate min-accept-length failed: wanted 3.0, got 2.62"),
         ({"findings": [WARNING]}, "--allow embeddings-unverified"),
         ({"findings": [WARNING | {"severity": "error"}]}, "error embeddings-unverified"),
     ],
@@ -143,8 +143,12 @@ def test_what_is_no_report(checkpoint, report, dry, text):
 
 def test_a_report_cannot_pass_by_infinity(checkpoint, report, dry):
     path = report(checkpoint)
-    path.write_text(path.read_text().replace("2.622", "Infinity"))
-    closed(dry(checkpoint, path, "--min-accept-length", 3))
+    path.write_text(
+        path.read_text().replace('"accept_length": 2.6', '"accept_length": Infinity, "x": 2.6')
+    )
+    result = dry(checkpoint, path, "--min-accept-length", 3)
+    assert result.exit_code == 2
+    assert "Infinity is not a JSON number" in result.stderr
 
 
 def test_wrong_usage(checkpoint, report, push, tmp_path):

@@ -12,11 +12,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from eagle3_interop.convert.read.checkpoint import open_checkpoint
 from eagle3_interop.schemas.dialects import speculators
 from eagle3_interop.schemas.findings import Usage
+from eagle3_interop.schemas.intervals import accept_length_interval
 from eagle3_interop.validators.accept.acceptance import (
     Acceptance,
     batch_lengths,
     best_by_cost,
-    bootstrap,
     measure,
     measure_sampled,
     walk,
@@ -150,7 +150,7 @@ def test_the_accept_length_and_its_interval():
     assert low <= result.accept_length <= high
     assert result.interval(seed=1) == (low, high)
     assert made([(10, 12)] * 4, Shape.chain(4)).interval() == (2.2, 2.2)
-    assert bootstrap([]) == (1.0, 1.0)
+    assert accept_length_interval([]) == (1.0, 1.0)
     assert made([], Shape.chain(2)).accept_length == 1.0
 
 
@@ -159,7 +159,9 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
     hits = 0
     for seed in range(60):
         gained = torch.rand(30, generator=generator) * 20
-        low, high = bootstrap([(10.0, float(g)) for g in gained], seed=seed, rounds=300)
+        low, high = accept_length_interval(
+            [(10.0, float(g)) for g in gained], seed=seed, rounds=300
+        )
         hits += low <= 2.0 <= high
     assert hits >= 50
 

@@ -29,7 +29,7 @@ OPTIONS = {
 }  # fmt: skip
 KEYS = {
     "verdict", "gates", "findings", "acceptance", "against", "sweep", "sampling", "engine", "streams", "checkpoint",
-    "environment",
+    "environment", "prompts",
 }  # fmt: skip
 
 

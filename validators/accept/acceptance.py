@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eagle3_interop.schemas.intervals import accept_length_interval
 from eagle3_interop.validators.accept.drafting import (
     CHUNK,
     Batch,
@@ -21,7 +22,6 @@ from eagle3_interop.validators.accept.drafting import (
     draft_steps,
     tree_paths,
 )
-from eagle3_interop.validators.accept.intervals import ratio_interval
 from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.network.reference import Network
 from eagle3_interop.validators.target.running import Progress
@@ -38,12 +38,14 @@ class Acceptance:
         tokens: new tokens put out, over all texts.
         prompts: (drafts, accepted) of each text.
         per_position: steps that accepted more than j tokens.
+        positions: the same of each text.
     """
 
     shape: Shape
     tokens: int
     prompts: tuple[tuple[int, int], ...]
     per_position: tuple[int, ...]
+    positions: tuple[tuple[int, ...], ...] = ()
 
     @property
     def drafts(self) -> int:
@@ -62,7 +64,7 @@ class Acceptance:
 
     def interval(self, seed: int = 0, level: float = 0.95) -> tuple[float, float]:
         """Bootstrap interval of the accept length over prompts."""
-        return bootstrap(self.prompts, seed, level)
+        return accept_length_interval(self.prompts, seed, level)
 
     def speedup(self, cost_ratio: float) -> float:
         """Expected tokens in the time of one without drafting.
@@ -74,6 +76,14 @@ class Acceptance:
             cost_ratio: time of one draft step over time of one target step.
         """
         return self.accept_length / (1 + self.shape.steps * cost_ratio)
+
+    def by_prompt(self) -> list[dict[str, Any]]:
+        """The report's rows, one a text."""
+        pairs = zip(self.prompts, self.positions, strict=True)
+        return [
+            {"steps": steps, "accepted": accepted, "per_position": list(row)}
+            for (steps, accepted), row in pairs
+        ]
 
     def summary(self, seed: int = 0) -> dict[str, Any]:
         """The report's JSON object."""
@@ -168,42 +178,26 @@ class Counter:
         self.shape = shape
         self.texts = texts
         self.prompts = [(0, 0)] * len(texts)
-        self.per_position = [0] * shape.steps
+        self.positions = [(0,) * shape.steps] * len(texts)
         for text in texts:
             if len(text.completion) < text.scored + shape.steps - 1:
                 raise ValueError(f"{shape.steps} steps need as many tokens after the scored ones")
 
     def add(self, batch: Batch, lengths: Tensor) -> None:
-        """Walk the texts of a batch; `lengths` is [B, S], of `batch_lengths`."""
+        """Count a batch, whose `lengths` are of `batch_lengths`: [B, S]."""
         for index, row in zip(batch.indices, lengths.tolist(), strict=True):
             walks = self.texts[index].walks
             steps = [taken for first, scored in walks for taken in walk(row[first:], scored)]
             self.prompts[index] = len(steps), sum(steps)
-            for position in range(self.shape.steps):
-                self.per_position[position] += sum(taken > position for taken in steps)
+            self.positions[index] = tuple(
+                sum(taken > position for taken in steps) for position in range(self.shape.steps)
+            )
 
     def result(self) -> Acceptance:
         """The counters, once all batches were added."""
         tokens = sum(scored for text in self.texts for _, scored in text.walks)
-        return Acceptance(self.shape, tokens, tuple(self.prompts), tuple(self.per_position))
-
-
-def bootstrap(
-    prompts: Sequence[tuple[float, float]], seed: int = 0, level: float = 0.95, rounds: int = 2000
-) -> tuple[float, float]:
-    """Interval of ``1 + sum(gained) / sum(steps)`` over prompts drawn again with replacement.
-
-    Args:
-        prompts: (steps, gained) of each.
-        seed: of the draws.
-        level: its probability.
-        rounds: draws.
-    """
-    counts = torch.tensor(prompts, dtype=torch.float64)
-    if not len(prompts) or not bool(counts[:, 0].any()):
-        return 1.0, 1.0
-    low, high = ratio_interval(counts[:, 1], counts[:, 0], seed, level=level, rounds=rounds)
-    return 1 + low, 1 + high
+        total = tuple(sum(row[j] for row in self.positions) for j in range(self.shape.steps))
+        return Acceptance(self.shape, tokens, tuple(self.prompts), total, tuple(self.positions))
 
 
 def best_by_cost(results: Sequence[Acceptance], cost_ratio: float) -> Acceptance:
@@ -247,7 +241,7 @@ class Sampled:
             "temperature": self.temperature,
             "starts": self.starts,
             "accept_length": self.accept_length,
-            "interval": list(bootstrap(self.prompts, seed)),
+            "interval": list(accept_length_interval(self.prompts, seed)),
             "per_position": list(self.greedy),
             "probabilistic_accept_length": self.probabilistic_accept_length,
             "probabilistic_per_position": list(self.probabilistic),

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from eagle3_interop.schemas.intervals import ratio_interval
 from eagle3_interop.validators.accept.acceptance import walk
 from eagle3_interop.validators.accept.drafting import CHUNK, Batch, draft_steps
-from eagle3_interop.validators.accept.intervals import ratio_interval
 from eagle3_interop.validators.diagnose.wiring import Subject, Wired, Wiring
 from eagle3_interop.validators.network.reference import Features
 from eagle3_interop.validators.target.captured import Fusion, Streams
@@ -27,9 +27,6 @@ DEPTHS = 4
 
 SIEVE_STARTS = 640
 """Start positions of the sieve; its texts lie first."""
-
-ROUNDS = 1000
-"""Draws of a bootstrap."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ class Result:
 
     def interval(self, seed: int = 0) -> tuple[float, float]:
         """95 % bootstrap interval of the accept length, over prompts."""
-        low, high = ratio_interval(self.accepted, self.steps, seed, rounds=ROUNDS)
+        low, high = ratio_interval(self.accepted, self.steps, seed)
         return 1 + low, 1 + high
 
     def gain(self, other: "Result") -> float:
@@ -77,8 +74,7 @@ class Result:
 
     def gain_interval(self, other: "Result", seed: int = 0) -> tuple[float, float]:
         """95 % bootstrap interval of the gain, over prompts, both scored on the same draws."""
-        gained = (other.entropy - self.entropy).sum(dim=1)
-        return ratio_interval(gained, self.starts, seed, rounds=ROUNDS)
+        return ratio_interval((other.entropy - self.entropy).sum(dim=1), self.starts, seed)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,14 @@ from eagle3_interop.convert import api
 from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage, finding
-from eagle3_interop.schemas.report import AcceptanceReport, AgainstReport, Files, Gate, Report
+from eagle3_interop.schemas.report import (
+    AcceptanceReport,
+    AgainstReport,
+    Files,
+    Gate,
+    PromptRow,
+    Report,
+)
 from eagle3_interop.validators.accept.acceptance import (
     Acceptance,
     Counter,
@@ -150,6 +157,7 @@ def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Repo
         gates=gates,
         findings=(*session.findings, *(judgement.findings if judgement else ())),
         acceptance=_summary(measured.ours[shape], request),
+        prompts=tuple(PromptRow(**row) for row in measured.ours[shape].by_prompt()),
         against=against,
         sweep=_sweep(request, measured, shapes),
         sampling=sampling,

@@ -8,16 +8,18 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from eagle3_interop.convert.read.folders import LocalFolder
 from eagle3_interop.schemas.draft import default_taps
 from eagle3_interop.schemas.findings import Unavailable, Usage
 from eagle3_interop.schemas.streams import Basis, Last, RecordedBy, StreamsManifest
 from eagle3_interop.validators.prove.validate import Watch, unwatched
 from eagle3_interop.validators.record.store import Plan, Store, check_place
-from eagle3_interop.validators.report import provenance
 from eagle3_interop.validators.target.prompts import bundled_prompts, read_prompts
 from eagle3_interop.validators.target.running import DTYPES, Progress, resolve_device
 from eagle3_interop.validators.target.tables import TargetTables
 from eagle3_interop.validators.target.texts import encode, load_tokenizer
+
+WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.msgpack", "*.h5", "*.onnx")
 
 SHALLOW = 12
 """Layers up to which every one is recorded, unless told otherwise."""
@@ -195,7 +197,7 @@ def encoded(wish: Wish, held: TargetTables) -> tuple[tuple[int, ...], ...]:
             "--prompts: completion_token_ids stand in it, and what is recorded is written by the target: leave "
             "them out."
         )
-    path = provenance.target_folder(wish.target)
+    path = _without_weights(held)
     tokenizer = load_tokenizer(path, trust_remote_code=wish.trust_remote_code)
     return tuple(
         encode(
@@ -206,6 +208,27 @@ def encoded(wish: Wish, held: TargetTables) -> tuple[tuple[int, ...], ...]:
             room=wish.new_tokens + wish.lookahead + 1,
         )
     )
+
+
+def _without_weights(held: TargetTables) -> str:
+    """A folder of the target's tokenizer and config: its weights are nothing that prompts need.
+
+    Raises:
+        Unavailable: the Hub did not give them.
+    """
+    folder = held.checkpoint.folder
+    if isinstance(folder, LocalFolder):
+        return str(folder.folder)
+    from huggingface_hub import snapshot_download
+
+    try:
+        return str(
+            snapshot_download(
+                str(folder.name), revision=folder.revision, ignore_patterns=list(WEIGHTS)
+            )
+        )
+    except Exception as error:
+        raise Unavailable(f"{folder.label}: {str(error).partition(chr(10))[0]}") from error
 
 
 class Say(Protocol):

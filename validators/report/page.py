@@ -87,6 +87,7 @@ def page(report: Report, agreement: Sequence[float] = ()) -> str:
         parts.append(_sweep(report.sweep))
     parts += [
         _figures("Sampling", report.sampling),
+        _figures("Recorded hidden states", report.streams.model_dump() if report.streams else None),
         _figures("Engine", report.engine),
         findings_table(report.findings),
         _table("Files", ("file", "sha256"), _pairs(report.checkpoint.files)),

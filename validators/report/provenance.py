@@ -2,16 +2,27 @@
 
 import hashlib
 import platform
+import shlex
+import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from eagle3_interop.convert.decide.inspection import engines
 from eagle3_interop.convert.decide.loaded import Loaded
-from eagle3_interop.convert.read.checkpoint import BIN_INDEX, SAFETENSORS_INDEX, Checkpoint
+from eagle3_interop.convert.masking import public_words
+from eagle3_interop.convert.read.checkpoint import (
+    BIN_INDEX,
+    SAFETENSORS_INDEX,
+    Checkpoint,
+    read_file,
+)
 from eagle3_interop.convert.read.folders import hub_id, local_folder
+from eagle3_interop.convert.read.target_tables import TargetCheckpoint
 from eagle3_interop.convert.write.stream import PROVENANCE, sha256_of
 from eagle3_interop.schemas.findings import Unavailable
 from eagle3_interop.validators.prove.request import Request
@@ -43,6 +54,32 @@ def digests(checkpoint: Checkpoint) -> dict[str, str]:
         raise Unavailable(f"{error.filename}: {error.strerror}") from error
 
 
+def target_digest(target: TargetCheckpoint) -> dict[str, Any]:
+    """What identifies a target: its config, the headers of its tensors, and its weights where the Hub says.
+
+    Returns:
+        ``config`` and ``headers``, sha256 of config.json and of all safetensors headers in the order of their
+        files' names (None where it has none), and ``weights``, by file the sha256 that the Hub gave.
+
+    Raises:
+        Unavailable: the disk or the Hub failed.
+    """
+    folder = target.folder
+    try:
+        config = folder.read("config.json", 0, folder.sizes["config.json"])
+        names = sorted(name for name in folder.sizes if name.endswith(".safetensors"))
+        headers = [read_file(folder, name, download=False)[1] for name in names]
+        weights = {name: folder.sha256(name) for name in names}
+    except OSError as error:
+        raise Unavailable(f"{error.filename or target.path}: {error.strerror or error}") from error
+    joined = "".join(header.sha256 for header in headers if header)
+    return {
+        "config": hashlib.sha256(config).hexdigest(),
+        "headers": hashlib.sha256(joined.encode()).hexdigest() if joined else None,
+        "weights": {name: digest for name, digest in weights.items() if digest},
+    }
+
+
 def target_folder(spec: str) -> str:
     """What transformers loads the target by: a folder, or a Hub id at its default revision.
 
@@ -68,6 +105,8 @@ def environment(
 ) -> dict[str, Any]:
     """Everything that the figures depend on beside the checkpoint itself."""
     return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": shlex.join([Path(sys.argv[0]).name, *public_words(sys.argv[1:])]),
         "versions": {**{name: _version(name) for name in PACKAGES}, "python": _python()},
         "platform": platform.platform(),
         "device": _device(device),
@@ -82,6 +121,7 @@ def environment(
             "vocab_size": target.vocabulary_size,
             "architectures": list(loaded.facts.architectures) if loaded.facts else [],
             "dtype": _stored_dtype(loaded),
+            "digest": target_digest(loaded.target) if loaded.target else None,
         },
         "draft": {
             "path": request.checkpoint,

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from eagle3_interop.convert.console import Console
 from eagle3_interop.schemas.report import AcceptanceReport, AgainstReport, Gate, Report, SweepRow
+from eagle3_interop.schemas.streams import StreamsReport
 
 if TYPE_CHECKING:
     from eagle3_interop.validators.prove.validate import Watch
@@ -25,6 +26,13 @@ LOOK: dict[str, Any] = {
     "pad_edge": False,
     "collapse_padding": True,
 }
+
+BASES = {
+    "last-state": "the recorded last hidden state",
+    "top-logprobs": "the text; the engine's likeliest tokens stand for the distribution",
+    "text": "the text",
+}
+"""What the target's choice rests on."""
 
 PROSE = 24
 """Columns below which a text is not read as a column."""
@@ -106,6 +114,7 @@ def _parts(report: Report) -> Iterator[RenderableType]:
     )
     if report.acceptance is not None:
         yield _acceptance(report.acceptance, report.against)
+    yield from map(Text, streams_lines(report.streams))
     if report.against is not None:
         yield from map(Text, against_lines(report.against))
     if report.sweep is not None:
@@ -181,6 +190,22 @@ def against_lines(against: AgainstReport) -> list[str]:
         f"  tensors {state}: {', '.join(names)}"
         for state, names in tensors_by_state(against).items()
     ]
+
+
+def streams_lines(streams: StreamsReport | None) -> list[str]:
+    """Where recorded hidden states came from, and what trainers report of them."""
+    if streams is None:
+        return []
+    by = "" if streams.by is None else f" by {streams.by.engine} {streams.by.version}".rstrip()
+    lines = [
+        f"hidden states recorded{by}: {streams.source}, {streams.texts} texts, {streams.tokens} tokens, "
+        f"{streams.dtype}; choices from {BASES[streams.basis]}; {streams.counted_starts} of {streams.starts} "
+        "start positions count"
+    ]
+    if (forced := streams.teacher_forced) is not None:
+        shares = " ".join(f"{100 * share:.1f}%" for share in forced.accuracy)
+        lines.append(f"teacher-forced accuracy by step, over all positions: {shares}")
+    return lines
 
 
 def tensors_by_state(against: AgainstReport) -> dict[str, list[str]]:

@@ -1,0 +1,200 @@
+"""Whether a report agrees with itself: every verdict is computed again from the report's own numbers.
+
+A report is a record, not a signature: who writes a false one that is consistent is not found out. What is
+found out is a report that was edited, cut, or put together from two.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from eagle3_interop.schemas.codes import CODES
+from eagle3_interop.schemas.intervals import accept_length_interval
+from eagle3_interop.schemas.report import AcceptanceReport, Gate, Report
+
+NEAR = 1e-9
+"""Relative difference of two figures that were computed alike."""
+
+
+def contradictions(report: Report) -> Iterator[str]:
+    """Each place where the report contradicts itself, in a sentence."""
+    yield from _verdict(report)
+    for name, measured in _measured(report):
+        yield from _counters(name, measured)
+    yield from _prompts(report)
+    for gate in report.gates:
+        yield from _gate(gate, report)
+    yield from _findings(report)
+
+
+def _verdict(report: Report) -> Iterator[str]:
+    names = [gate.name for gate in report.gates]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"the report holds the gate {name} twice"
+    if report.verdict != ("pass" if all(gate.passed for gate in report.gates) else "fail"):
+        yield f"the report's verdict is {report.verdict!r}, and its gates say otherwise"
+
+
+def _measured(report: Report) -> Iterator[tuple[str, AcceptanceReport]]:
+    if report.acceptance is not None:
+        yield "acceptance", report.acceptance
+    if report.against is not None:
+        yield "against.acceptance", report.against.acceptance
+    for index, row in enumerate(report.sweep or ()):
+        yield f"sweep[{index}]", row
+
+
+def _counters(name: str, measured: AcceptanceReport) -> Iterator[str]:
+    positions, low, high = measured.per_position, *measured.interval
+    if len(positions) != measured.num_draft_tokens:
+        yield f"{name}: {len(positions)} positions for {measured.num_draft_tokens} draft tokens"
+    if min((measured.drafts, measured.accepted, measured.tokens, *positions)) < 0:
+        yield f"{name}: a counter is negative"
+    if sum(positions) != measured.accepted:
+        yield f"{name}: per_position adds up to {sum(positions)}, accepted is {measured.accepted}"
+    if list(positions) != sorted(positions, reverse=True) or any(
+        count > measured.drafts for count in positions
+    ):
+        yield f"{name}: per_position must fall from at most {measured.drafts} steps"
+    length = 1 + measured.accepted / measured.drafts if measured.drafts else 1.0
+    if not math.isclose(measured.accept_length, length, rel_tol=NEAR):
+        yield (
+            f"{name}: accept_length is {measured.accept_length:g}, and its counters give {length:g}"
+        )
+    if not low - NEAR <= measured.accept_length <= high + NEAR:
+        yield f"{name}: the interval {low:g} to {high:g} does not hold the accept length"
+
+
+def _prompts(report: Report) -> Iterator[str]:
+    """The rows of a report that has them (0.1.0 wrote none) add up, and give the interval again."""
+    rows, measured = report.prompts, report.acceptance
+    if rows is None or measured is None:
+        return
+    count = (report.environment.get("prompts") or {}).get("count")
+    if count is not None and count != len(rows):
+        yield f"prompts: {len(rows)} rows for {count} prompts"
+    if any(len(row.per_position) != len(measured.per_position) for row in rows):
+        yield "prompts: a row has another number of positions than acceptance"
+        return
+    totals = [sum(column) for column in zip(*(row.per_position for row in rows), strict=True)]
+    sums = (sum(row.steps for row in rows), sum(row.accepted for row in rows), totals)
+    if sums != (measured.drafts, measured.accepted, list(measured.per_position)):
+        yield f"prompts: the rows add up to {sums[0]} steps and {sums[1]} accepted, by position {totals}"
+        return
+    seed = report.environment.get("seed")
+    if type(seed) is int:
+        pairs = [(row.steps, row.accepted) for row in rows]
+        again = accept_length_interval(pairs, seed)
+        if not all(
+            math.isclose(one, other, rel_tol=1e-6)
+            for one, other in zip(again, measured.interval, strict=True)
+        ):
+            low, high = again
+            yield f"acceptance: the rows of its prompts give the interval {low:.4f} to {high:.4f}"
+
+
+def _gate(gate: Gate, report: Report) -> Iterator[str]:
+    judge = _GATES.get(gate.name)
+    if judge is None:
+        yield f"{gate.name} is no gate of eagle3-validate"
+        return
+    measured, decided = judge(gate, report)
+    if measured is not _UNKNOWN and not _same(measured, gate.got):
+        yield f"the gate {gate.name} says that it got {gate.got}, and the report holds {measured}"
+    if decided != gate.passed:
+        said = "passed" if gate.passed else "failed"
+        yield f"the gate {gate.name} {said}, but wanted {gate.wanted} and got {gate.got} say otherwise"
+
+
+_UNKNOWN = object()
+
+_Judged = tuple[Any, bool]
+"""What the rest of the report says was got, and whether the gate's own figures pass."""
+
+
+def _absent(gate: Gate, report: Report) -> _Judged:
+    return _UNKNOWN, gate.wanted == 0 and gate.got == 0 and report.against is not None
+
+
+def _logits(gate: Gate, report: Report) -> _Judged:
+    held = None if report.against is None else report.against.logits.max_abs_diff
+    return held, _is_number(gate.got) and _is_number(gate.wanted) and gate.got <= gate.wanted
+
+
+def _counted_alike(gate: Gate, report: Report) -> _Judged:
+    theirs = None if report.against is None else report.against.acceptance
+    agree = _same(gate.wanted, _figures(theirs)) and _same(gate.wanted, gate.got)
+    return _figures(report.acceptance), agree
+
+
+def _long_enough(gate: Gate, report: Report) -> _Judged:
+    held = None if report.acceptance is None else report.acceptance.accept_length
+    return held, _is_number(gate.got) and _is_number(gate.wanted) and gate.got >= gate.wanted
+
+
+def _engine(gate: Gate, report: Report) -> _Judged:
+    """Each figure is the one that was wanted, or lies between the two that it names ("12 to 14")."""
+    if not isinstance(gate.wanted, dict) or not isinstance(gate.got, dict) or not report.engine:
+        return _UNKNOWN, False
+    pairs = [(gate.wanted.get(key), gate.got.get(key)) for key in ("drafts", "accepted")]
+    wanted, got = (side.get("per_position") or [] for side in (gate.wanted, gate.got))
+    if len(wanted) != len(got):
+        return _UNKNOWN, False
+    pairs += zip(wanted, got, strict=True)
+    fits = all(_between(value, ends) for ends, value in pairs)
+    counted = report.engine.get("got")
+    held = {key: counted.get(key) for key in gate.got} if isinstance(counted, dict) else None
+    return held, fits and _is_number(gate.got.get("drafts")) and gate.got["drafts"] > 0
+
+
+_GATES: dict[str, Callable[[Gate, Report], _Judged]] = {
+    "draft-vocabulary": _absent,
+    "logits-agree": _logits,
+    "max-logit-diff": _logits,
+    "counters-equal": _counted_alike,
+    "min-accept-length": _long_enough,
+    "engine-counters": _engine,
+}
+"""Every gate of eagle3-validate."""
+
+
+def _figures(measured: AcceptanceReport | None) -> Any:  # noqa: ANN401
+    if measured is None:
+        return None
+    return {
+        "drafts": measured.drafts,
+        "accepted": measured.accepted,
+        "per_position": list(measured.per_position),
+    }
+
+
+def _between(value: object, ends: object) -> bool:
+    if not isinstance(value, int) or isinstance(value, bool):
+        return False
+    low, _, high = str(ends).partition(" to ")
+    try:
+        return int(low) <= value <= int(high or low)
+    except ValueError:
+        return False
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _same(one: object, other: object) -> bool:
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
+    return one == other
+
+
+def _findings(report: Report) -> Iterator[str]:
+    """A finding has the severity of its code; one that is not known here cannot be judged."""
+    for item in report.findings:
+        entry = CODES.get(item.code)
+        if entry is None:
+            yield f"{item.code} is no finding of this version: validate the folder with it"
+        elif entry.severity != item.severity:
+            yield f"the finding {item.code} is called a {item.severity}, and is of severity {entry.severity}"

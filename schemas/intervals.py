@@ -1,0 +1,49 @@
+"""Intervals over prompts, by drawing them again: one definition for validating, diagnosing and the gate of a push."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+ROUNDS = 2000
+"""Draws of a bootstrap."""
+
+
+def ratio_interval(
+    sums: ArrayLike, counts: ArrayLike, seed: int = 0, level: float = 0.95, rounds: int = ROUNDS
+) -> tuple[float, float]:
+    """Bootstrap interval of ``sum(sums) / sum(counts)`` over entries drawn again with replacement.
+
+    Args:
+        sums: [n], of each entry.
+        counts: [n], of each entry.
+        seed: of the draws; the same seed draws the same anywhere (numpy's frozen ``RandomState``).
+        level: probability that the interval shall hold.
+        rounds: draws.
+    """
+    total, parts = np.asarray(sums, np.float64), np.asarray(counts, np.float64)
+    drawn = np.random.RandomState(seed % 2**32).randint(len(total), size=(rounds, len(total)))
+    ratios = total[drawn].sum(axis=1) / parts[drawn].sum(axis=1).clip(min=1e-12)
+    low, high = np.quantile(ratios, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def accept_length_interval(
+    prompts: Sequence[tuple[float, float]],
+    seed: int = 0,
+    level: float = 0.95,
+    rounds: int = ROUNDS,
+) -> tuple[float, float]:
+    """Interval of the accept length, 1 + accepted / steps, over prompts.
+
+    Args:
+        prompts: (steps, accepted) of each.
+        seed: of the draws.
+        level: probability that the interval shall hold.
+        rounds: draws.
+    """
+    if not any(steps for steps, _ in prompts):
+        return 1.0, 1.0
+    steps, accepted = zip(*prompts, strict=True)
+    low, high = ratio_interval(accepted, steps, seed, level, rounds)
+    return 1 + low, 1 + high
