@@ -18,6 +18,7 @@ from eagle3_interop.convert.console import (
 from eagle3_interop.validators.validate_cli import (
     STDOUT,
     check_outputs,
+    check_request,
     require_extra,
     taps_of,
     try_report,
@@ -26,7 +27,8 @@ from eagle3_interop.validators.validate_cli import (
 if TYPE_CHECKING:
     from eagle3_interop.schemas.findings import Finding
     from eagle3_interop.schemas.streams import StreamsManifest
-    from eagle3_interop.validators.record.record import Recorder, Wish
+    from eagle3_interop.validators.record.record import Recorder
+    from eagle3_interop.validators.record.wish import Wish
 
 app = typer.Typer(
     name="eagle3-record",
@@ -104,9 +106,8 @@ def record(
 
     with console.outcomes(refused):
         check_outputs(json)
-        require_extra()
         from eagle3_interop.convert.read.folders import hub_id
-        from eagle3_interop.validators.record.record import Wish
+        from eagle3_interop.validators.record.wish import Wish
 
         wish = Wish(
             target=hub_id(target),
@@ -120,6 +121,9 @@ def record(
             seed=seed,
             trust_remote_code=trust_remote_code,
         )
+        check_request(wish)
+        _check_engine(engine, engine_python, engine_arg or [], server, last_state=last_state)
+        require_extra()
         recorder = _recorder(
             wish, engine, engine_python, engine_arg or [], server, last_state=last_state
         )
@@ -164,6 +168,28 @@ def _taps(text: str | None, target: str) -> tuple[int, ...] | None:
     return tuple(range(layers + 1))
 
 
+def _check_engine(
+    engine: str | None,
+    python: str | None,
+    arguments: list[str],
+    server: str | None,
+    *,
+    last_state: bool,
+) -> None:
+    """Refuse options that do not go together.
+
+    Raises:
+        Usage: with which.
+    """
+    from eagle3_interop.validators.engines.options import check_options
+
+    check_options(engine, python, arguments, server, None)
+    if not last_state and engine != "sglang":
+        from eagle3_interop.schemas.findings import Usage
+
+        raise Usage("--no-last-state spares the second start of --engine sglang; leave it out.")
+
+
 def _recorder(
     wish: "Wish",
     engine: Literal["vllm", "sglang"] | None,
@@ -173,18 +199,7 @@ def _recorder(
     *,
     last_state: bool,
 ) -> "Recorder":
-    """Who records.
-
-    Raises:
-        Usage: options that do not go together.
-        Unavailable: the server does not answer.
-    """
-    from eagle3_interop.schemas.findings import Usage
-
-    if engine is not None and server is not None:
-        raise Usage("give --engine to start one or --server for one that runs, not both.")
-    if engine is None and (python is not None or arguments):
-        raise Usage("--engine-python and --engine-arg are for an engine that --engine starts.")
+    """Who records."""
     if server is not None:
         from eagle3_interop.validators.record.sglang import SGLangServer
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from eagle3_interop.schemas.report import Report
     from eagle3_interop.validators.accept.shape import Shape
     from eagle3_interop.validators.prove.request import Judge, Request
+    from eagle3_interop.validators.record.wish import Wish
 
 app = typer.Typer(
     name="eagle3-validate",
@@ -169,6 +170,7 @@ def validate(
         )
         check_request(request)
         check_options(engine, engine_python, engine_arg or [], server, request.shape)
+        check_alone(streams, engine or server)
         require_extra()
         from eagle3_interop.validators.engines.judge import judge_of
 
@@ -257,7 +259,7 @@ def require_extra() -> None:
         )
 
 
-def check_request(request: "Request") -> None:
+def check_request(request: "Request | Wish") -> None:
     """Find wrong usage before torch is imported, which takes seconds.
 
     Raises:
@@ -269,6 +271,18 @@ def check_request(request: "Request") -> None:
     prompts = request.prompts
     if prompts is not None and (prompts.is_file() or not prompts.exists()):  # a pipe is read once
         read_prompts(prompts)
+
+
+def check_alone(streams: str | None, engine: str | None) -> None:
+    """Refuse a real engine beside recordings: its own texts were not recorded.
+
+    Raises:
+        Usage: both are asked for.
+    """
+    from eagle3_interop.schemas.findings import Usage
+
+    if streams is not None and engine is not None:
+        raise Usage("--engine and --server need the target itself: leave --streams out.")
 
 
 def check_outputs(*paths: Path | None) -> None:

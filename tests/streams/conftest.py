@@ -11,7 +11,8 @@ import torch
 from eagle3_interop.validators.prove.request import Request
 from eagle3_interop.validators.prove.validate import validate
 from eagle3_interop.validators.record.library import Library
-from eagle3_interop.validators.record.record import Wish, record
+from eagle3_interop.validators.record.record import record
+from eagle3_interop.validators.record.wish import Wish
 
 sys.path.insert(0, str(Path(__file__).parent))
 

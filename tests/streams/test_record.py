@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 from eagle3_interop.schemas.findings import Unavailable, Usage
 from eagle3_interop.validators.record import store as stores
 from eagle3_interop.validators.record.library import Library
-from eagle3_interop.validators.record.record import Wish, record, wanted_taps
+from eagle3_interop.validators.record.record import record, wanted_taps
+from eagle3_interop.validators.record.wish import Wish
 from eagle3_interop.validators.target.running import Target
 
 

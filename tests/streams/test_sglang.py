@@ -19,8 +19,9 @@ from eagle3_interop.schemas.engines.recording import at_least
 from eagle3_interop.schemas.findings import Unavailable, Usage
 from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.engines.started import StartedEngine
-from eagle3_interop.validators.record.record import Wish, record
+from eagle3_interop.validators.record.record import record
 from eagle3_interop.validators.record.sglang import SGLangServer, SGLangStarted, capture_ids
+from eagle3_interop.validators.record.wish import Wish
 from eagle3_interop.validators.target.running import Target
 from eagle3_interop.validators.target.tables import TargetTables
 

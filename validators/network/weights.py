@@ -7,9 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from eagle3_interop.convert.read.checkpoint import Checkpoint
 from eagle3_interop.schemas.dialects.base import Reading, Source
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Refused, finding
+from eagle3_interop.validators.target.mapped import mapped
+
+_MAPPED = frozenset({"F32", "BF16", "F16"})
 
 _PIECE = 1 << 24
 """Values that are looked at together."""
@@ -70,12 +74,20 @@ class Weights:
 
     @classmethod
     def read(cls, reading: Reading, source: Source, **options: Any) -> "Weights":  # noqa: ANN401
-        """Weights of a checkpoint as its layout read it; `options` are those of the constructor."""
+        """Weights of a checkpoint as its layout read it; `options` are those of the constructor.
+
+        Large ones are mapped from the file, not copied: a draft of a wide target is gigabytes.
+        """
 
         def load(name: str) -> torch.Tensor:
             if name in reading.maps:
                 return as_tensor(reading.maps[name])
-            return as_tensor(source.values(reading.names[name]))
+            stored = reading.names[name]
+            if isinstance(source, Checkpoint) and source.stored[stored].dtype in _MAPPED:
+                return mapped(
+                    source.stored[stored], source.folder.path(source.stored[stored].file.name)
+                )
+            return as_tensor(source.values(stored))
 
         return cls(reading.draft, load, **options)
 

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from eagle3_interop.schemas.findings import Refused
 from eagle3_interop.schemas.streams import Last, RecordedBy
-from eagle3_interop.validators.record.record import Offer, Wish, Written, sound
+from eagle3_interop.validators.record.record import Offer, Written, sound
 from eagle3_interop.validators.record.store import Plan
+from eagle3_interop.validators.record.wish import Wish
 from eagle3_interop.validators.report import provenance
 from eagle3_interop.validators.target.running import DTYPES, Progress, Target, pack
 from eagle3_interop.validators.target.tables import TargetTables

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -13,7 +12,8 @@ from eagle3_interop.schemas.draft import default_taps
 from eagle3_interop.schemas.findings import Unavailable, Usage
 from eagle3_interop.schemas.streams import Basis, Last, RecordedBy, StreamsManifest
 from eagle3_interop.validators.prove.validate import Watch, unwatched
-from eagle3_interop.validators.record.store import Plan, Store, check_place
+from eagle3_interop.validators.record.store import Plan, Store
+from eagle3_interop.validators.record.wish import Wish
 from eagle3_interop.validators.target.prompts import bundled_prompts, read_prompts
 from eagle3_interop.validators.target.running import DTYPES, Progress, resolve_device
 from eagle3_interop.validators.target.tables import TargetTables
@@ -23,49 +23,6 @@ WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.msgpack", "*.
 
 SHALLOW = 12
 """Layers up to which every one is recorded, unless told otherwise."""
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What the user asks.
-
-    Attributes:
-        target: folder or Hub id.
-        out: the folder to fill.
-        prompts: a file; the package's own without one.
-        new_tokens: N, tokens of each text that count.
-        lookahead: M, tokens after those.
-        taps: to record; None for the usual ones.
-        device: of a target that transformers runs.
-        dtype: of the target, and of what is written.
-        seed: of nothing that greedy texts depend on; part of the recording's name for what it is.
-        trust_remote_code: run Python files that come with the target.
-    """
-
-    target: str
-    out: Path
-    prompts: Path | None = None
-    new_tokens: int = 128
-    lookahead: int = 16
-    taps: tuple[int, ...] | None = None
-    device: str = "auto"
-    dtype: str = "float32"
-    seed: int = 0
-    trust_remote_code: bool = False
-
-    def check(self) -> None:
-        """Refuse what can never be recorded.
-
-        Raises:
-            Usage: a number out of range, or a place that is taken.
-        """
-        if self.new_tokens < 2:
-            raise Usage(
-                "--max-new-tokens: at least 2; the prefill gives the first without a draft."
-            )
-        if self.lookahead < 1:
-            raise Usage("--lookahead: at least 1; the longest draft that can be judged.")
-        check_place(self.out)
 
 
 @dataclass(frozen=True)

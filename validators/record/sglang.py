@@ -28,7 +28,7 @@ from eagle3_interop.schemas.streams import RecordedBy
 from eagle3_interop.validators.engines.running import GENERATE_S, asked, checked_url
 from eagle3_interop.validators.engines.started import StartedEngine
 from eagle3_interop.validators.record.answers import composed, tensors_of, tokens_of
-from eagle3_interop.validators.record.record import Offer, Wish, Written
+from eagle3_interop.validators.record.record import Offer, Written
 from eagle3_interop.validators.record.started import (
     check_arguments,
     check_release,
@@ -36,6 +36,7 @@ from eagle3_interop.validators.record.started import (
     version_of,
 )
 from eagle3_interop.validators.record.store import Plan
+from eagle3_interop.validators.record.wish import Wish
 from eagle3_interop.validators.report import provenance
 from eagle3_interop.validators.target.running import Progress
 from eagle3_interop.validators.target.tables import TargetTables

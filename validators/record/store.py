@@ -17,7 +17,6 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from eagle3_interop.convert.read.folders import local_path
 from eagle3_interop.convert.write.stream import sha256_of
 from eagle3_interop.schemas.findings import Unavailable, Usage
 from eagle3_interop.schemas.streams import (
@@ -30,6 +29,7 @@ from eagle3_interop.schemas.streams import (
     RecordedText,
     StreamsManifest,
 )
+from eagle3_interop.validators.record.wish import check_place
 from eagle3_interop.validators.target.recordings import read_manifest
 
 SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -226,29 +226,6 @@ class Store:
         _flush(hidden)
         hidden.replace(self.folder / name)
         _flush(self.folder)
-
-
-def check_place(folder: Path) -> None:
-    """Refuse a place that holds something else, before any work.
-
-    Raises:
-        Usage: with what stands in the way.
-    """
-    local_path(folder)
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise Usage(f"--out {folder} is a file; give a folder.")
-    if (folder / MANIFEST).exists():
-        raise Usage(f"--out {folder} holds a finished recording; give another place.")
-    if not (folder / PARTIAL).exists() and any(folder.iterdir()):
-        raise Usage(f"--out {folder} holds other files; give an empty or a new folder.")
-
-
-def unfinished(folder: Path) -> StreamsManifest | None:
-    """What an interrupted run was recording there."""
-    path = folder / PARTIAL
-    return read_manifest(path) if path.exists() else None
 
 
 def human(count: float) -> str:

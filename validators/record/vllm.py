@@ -18,9 +18,10 @@ from eagle3_interop.schemas.findings import Usage
 from eagle3_interop.schemas.streams import RecordedBy
 from eagle3_interop.validators.engines.started import StartedEngine
 from eagle3_interop.validators.record.answers import composed
-from eagle3_interop.validators.record.record import Offer, Wish, Written
+from eagle3_interop.validators.record.record import Offer, Written
 from eagle3_interop.validators.record.started import check_arguments, files_of, version_of
 from eagle3_interop.validators.record.store import Plan
+from eagle3_interop.validators.record.wish import Wish
 from eagle3_interop.validators.report import provenance
 from eagle3_interop.validators.target.running import Progress
 from eagle3_interop.validators.target.tables import TargetTables
