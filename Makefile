@@ -63,6 +63,7 @@ bench: $(READY)  ## Measure speed and memory side by side with cp and the specul
 	EAGLE3_SPECULATORS_PYTHON="$$($(BIN)/python tests/engines/build_env.py speculators | tail -n 1)" \
 		$(BIN)/python benchmarks/bench_convert.py
 	$(BIN)/python benchmarks/bench_acceptance.py --vllm
+	$(BIN)/python benchmarks/bench_streams.py --dtype bfloat16
 
 clean:  ## Remove what the targets made.
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

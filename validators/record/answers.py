@@ -74,7 +74,11 @@ def composed(plan: Plan, number: int, found: Mapping[str, Tensor], held: TargetT
         if not number:
             check_own(plan, tokens, last, held)
         kept = torch.cat([kept, last[:, None]], dim=1)
-    elif "top_ids" in found:
+    elif plan.basis == "top-logprobs":
+        if "top_ids" not in found:
+            raise Unavailable(
+                f"text {number}: {title} handed out no log-probabilities, which were asked"
+            )
         more = top_rows(len(tokens), len(plan.prompts[number]), found)
     kept = kept.to(DTYPES[plan.dtype])
     sound(number, [kept])
