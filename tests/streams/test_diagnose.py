@@ -2,14 +2,17 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 from conftest import DATA, TARGET, draft, made
 from forms import TAPS, as_specforge
 from safetensors.torch import load_file, save_file
 
+from eagle3_interop.validators.diagnose.run import answer as sentence
 from eagle3_interop.validators.diagnose.run import run
 from eagle3_interop.validators.prove.request import Request
+from eagle3_interop.validators.target import replayed
 from eagle3_interop.validators.target.replayed import spans
 
 
@@ -101,12 +104,20 @@ def test_a_wiring_on_layers_that_were_not_recorded_is_only_where_the_search_does
     assert answer.diagnosis.best.wiring.taps == (1, 3, 5)
 
 
-def test_no_match_does_not_accuse_the_weights_of_what_was_not_recorded(tmp_path):
-    made(tmp_path / "few", DATA / "prompts.jsonl", taps=(2,))
-    answer = diagnosed(draft("four_taps"), tmp_path / "few")
-    if answer.diagnosis.verdict == "no-match":
-        said = next(item for item in answer.findings if item.code == "wiring-none")
-        assert "or read taps that were not recorded (1, 3 to 5)" in said.message
+def test_no_match_does_not_accuse_the_weights_of_what_was_not_recorded(deep):
+    found = diagnosed(draft("plain"), deep).diagnosis
+    none = replace(found, verdict="no-match")
+    assert sentence(none).endswith("these weights do not belong to this target.")
+    partly = replace(none, untried=(1, 3, 4, 5))
+    assert sentence(partly).endswith("or read taps that were not recorded (1, 3 to 5).")
+
+
+def test_a_diagnosis_of_more_than_it_can_hold_says_so(deep, monkeypatch):
+    monkeypatch.setattr(replayed, "MEMORY", 4 * 128 * 1200)
+    answer = diagnosed(draft("plain"), deep)
+    said = next(item for item in answer.findings if item.code == "streams-in-part")
+    kept, total = (int(word) for word in said.message.removesuffix(" texts.").split(" of "))
+    assert 0 < kept < total == 24
 
 
 def test_a_trainers_files_are_searched(tmp_path):

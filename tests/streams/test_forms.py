@@ -1,7 +1,9 @@
 """Files that trainers wrote: read as they are, and counted as an engine counts where they are the target's choice."""
 
 import json
+import os
 import random
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -70,9 +72,6 @@ def test_speculators_files_are_counted_as_live(written, live, tmp_path, monkeypa
     class Rows(list):
         column_names = ("input_ids", "loss_mask")
 
-        def with_format(self, _):
-            return self
-
     monkeypatch.setattr("eagle3_interop.validators.target.recordings.find_spec", lambda _: True)
     monkeypatch.setitem(
         sys.modules, "datasets", SimpleNamespace(load_from_disk=lambda _: Rows(masks))
@@ -82,8 +81,15 @@ def test_speculators_files_are_counted_as_live(written, live, tmp_path, monkeypa
     assert found.streams.final_norm == "LlamaRMSNorm of transformers"
 
 
-def test_the_real_package_datasets_gives_the_loss_mask(written, live, tmp_path):
-    datasets = pytest.importorskip("datasets")
+WRITE = """
+import json, sys, datasets
+datasets.Dataset.from_dict(json.load(open(sys.argv[1]))).save_to_disk(sys.argv[2])
+"""
+
+
+@pytest.mark.speculators
+def test_a_data_set_of_speculators_own_environment_gives_the_loss_mask(written, live, tmp_path):
+    pytest.importorskip("datasets")
     prompts, rows = written
     folder = as_speculators(tmp_path / "s", rows)
     data = {
@@ -91,7 +97,10 @@ def test_the_real_package_datasets_gives_the_loss_mask(written, live, tmp_path):
         "loss_mask": masks_of(prompts, rows),
         "seq_len": list(map(len, rows)),
     }
-    datasets.Dataset.from_dict(data).save_to_disk(str(folder))
+    (tmp_path / "data.json").write_text(json.dumps(data))
+    python = os.environ["EAGLE3_SPECULATORS_PYTHON"]
+    words = [python, "-c", WRITE, str(tmp_path / "data.json"), str(folder)]
+    subprocess.run(words, check=True, env={**os.environ, "PYTHONPATH": ""})
     found = measured("plain", streams=str(folder), stream_taps=TAPS, shape=CHAIN)
     assert counters(found) == counters(live)
 

@@ -310,7 +310,7 @@ def _loss_masks(folder: Path) -> tuple[Callable[[int], Tensor] | None, tuple[Fin
         return None, (finding("no-loss-mask", str(folder), message),)
     from importlib import import_module
 
-    rows = import_module("datasets").load_from_disk(str(folder)).with_format("torch")
+    rows = import_module("datasets").load_from_disk(str(folder))
     if "loss_mask" not in rows.column_names:
         message = "the data set beside the files has no loss_mask: every token counts."
         return None, (finding("no-loss-mask", str(folder), message),)
