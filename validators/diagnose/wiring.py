@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
 
 from eagle3_interop.schemas.draft import Draft, Rope
 from eagle3_interop.validators.network.reference import Features, Network, Trace
@@ -243,6 +244,10 @@ class WiredWeights(Weights):
     def embeddings(self) -> Tensor:
         """The table of the wiring."""
         return self._table
+
+    def embedded(self, tokens: Tensor) -> Tensor:
+        """Its rows."""
+        return F.embedding(tokens, self._table)
 
     @property
     def head(self) -> Tensor:

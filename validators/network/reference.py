@@ -172,7 +172,7 @@ class Network:
         self, tokens: Tensor, hidden: Tensor, positions: Tensor, cache: Cache, trace: Trace | None
     ) -> Output:
         hidden = self._cast(hidden)
-        embedding = F.embedding(tokens, self.weights.embeddings)
+        embedding = self.weights.embedded(tokens)
         self._record(trace, "embedding", embedding)
         rotation = Rotary(self.draft)(positions, self.weights.dtype)
         stream = hidden

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional as F  # noqa: N812
 
 from eagle3_interop.convert.read.checkpoint import Checkpoint
 from eagle3_interop.schemas.dialects.base import Reading, Source
@@ -108,6 +109,21 @@ class Weights:
             return self["embed_tokens.weight"]
         return self._borrowed("embed_tokens.weight", lambda tables: tables.embeddings)
 
+    def embedded(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The rows of `embeddings` for these tokens.
+
+        On a CPU they are looked up as they are stored, and cast then: the same numbers, and no cast copy of a
+        table of gigabytes, of which a text uses a few rows.
+        """
+        name = "embed_tokens.weight"
+        if self.device.type != "cpu" or {name, f"target:{name}"} & self._kept.keys():
+            return F.embedding(tokens, self.embeddings)
+        if "table" not in self._kept:
+            own = self.draft.vocabulary.embeddings == "own"
+            found = self._load(name) if own else self._lent(name, lambda x: x.embeddings)
+            self._kept["table"] = _sound(name, found)
+        return F.embedding(tokens, self._kept["table"]).to(self.dtype)
+
     @property
     def head(self) -> torch.Tensor:
         """[D, H], the output projection; of the target's, the rows of the draft's vocabulary."""
@@ -133,23 +149,29 @@ class Weights:
     def _borrowed(self, name: str, pick: Callable[[Tables], torch.Tensor]) -> torch.Tensor:
         key = f"target:{name}"
         if key not in self._kept:
-            if self._tables is None:
-                raise Refused([finding("needs-target", name, "the draft uses the target's")])
-            table = pick(self._tables())
-            if table.shape[-1] != self.draft.hidden_size:
-                message = (
-                    f"the target's is {table.shape[-1]} wide, the draft {self.draft.hidden_size}"
-                )
-                raise Refused([finding("wrong-target", name, message)])
-            self._kept[key] = self._placed(name, table)
+            self._kept[key] = self._placed(name, self._lent(name, pick))
         return self._kept[key]
+
+    def _lent(self, name: str, pick: Callable[[Tables], torch.Tensor]) -> torch.Tensor:
+        """A table of the target, as stored."""
+        if self._tables is None:
+            raise Refused([finding("needs-target", name, "the draft uses the target's")])
+        table = pick(self._tables())
+        if table.shape[-1] != self.draft.hidden_size:
+            message = f"the target's is {table.shape[-1]} wide, the draft {self.draft.hidden_size}"
+            raise Refused([finding("wrong-target", name, message)])
+        return table
 
     def _placed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point():
             return tensor.to(self.device)
-        if not finite(tensor):
-            raise Refused([finding("non-finite-weights", name, "it holds NaN or infinite values")])
-        return tensor.to(self.device, self.dtype)
+        return _sound(name, tensor).to(self.device, self.dtype)
+
+
+def _sound(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    if not finite(tensor):
+        raise Refused([finding("non-finite-weights", name, "it holds NaN or infinite values")])
+    return tensor
 
 
 def finite(tensor: torch.Tensor) -> bool:

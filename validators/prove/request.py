@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from eagle3_interop.convert.decide.loaded import Loaded
-from eagle3_interop.convert.read.folders import hub_named
+from eagle3_interop.convert.read.folders import did_you_mean, hub_named, local_path
 from eagle3_interop.schemas.findings import Finding, Usage
 from eagle3_interop.schemas.report import Gate
 from eagle3_interop.validators.accept.shape import Shape
@@ -107,6 +107,8 @@ class Request:
                 raise Usage(f"--{name.replace('_', '-')}: give a number that is finite.")
         if self.temperature < 0 or (self.cost_ratio or 0) < 0:
             raise Usage("--temperature and --cost-ratio cannot be negative.")
+        if self.streams is not None and not local_path(self.streams).is_dir():
+            raise Usage(f"--streams {self.streams}: no such folder{did_you_mean(self.streams)}")
         if self.stream_taps is not None and self.streams is None:
             raise Usage("--stream-taps says what recorded files hold: give --streams DIR too.")
         if self.streams is not None and self.prompts is not None:

@@ -99,6 +99,9 @@ def page(answer: "Answer") -> str:
     report, diagnosis = answer.report, answer.diagnosis
     environment = report["environment"]
     title = f"{environment['draft']['path']} on {environment['target']['path']}"
+    if (streams := report.get("streams")) is not None:
+        by = streams["by"] or {}
+        title += f", hidden states recorded by {by.get('engine')} {by.get('version')}: {streams['source']}"
     kind, words = _WORDS[report["verdict"]]
     parts = [
         _header(kind, words, title, sentence(diagnosis), report),

@@ -221,7 +221,7 @@ class Recording:
         manifest = self.recordings.manifest
         if manifest is not None and depth > manifest.lookahead:
             raise Usage(
-                f"{depth} draft tokens in a row (--num-draft-tokens, --tree): {self.recordings.source} was "
+                f"{depth} draft tokens in a row (--num-draft-tokens, --tree, --sweep): {self.recordings.source} was "
                 f"recorded to judge {manifest.lookahead}; record again with --lookahead {depth}."
             )
 
