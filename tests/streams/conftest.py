@@ -1,5 +1,6 @@
 """The tiny pair, recorded once for all tests of this folder, and small means to change what was recorded."""
 
+import importlib.util
 import json
 import shutil
 import sys
@@ -24,6 +25,16 @@ NEW_TOKENS = 48
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread():
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def drafts():
+    """Random drafts."""
+    path = Path(__file__).parents[1] / "validators" / "drafts.py"
+    spec = importlib.util.spec_from_file_location("_random_drafts", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,9 @@ import pytest
 from conftest import TARGET
 from typer.testing import CliRunner
 
-from eagle3_interop.validators import record_cli
+from eagle3_interop.convert import cli as convert_cli
+from eagle3_interop.recipes.publish import push_cli
+from eagle3_interop.validators import record_cli, validate_cli
 
 OPTIONS = {
     "--out", "--prompts", "--max-new-tokens", "--lookahead", "--taps", "--device", "--dtype", "--seed", "--engine",
@@ -68,3 +70,29 @@ def test_a_draft_is_no_target(tmp_path):
     done = run(str(folder), "--out", str(tmp_path / "s"), "--json", "-")
     assert done.exit_code == 3
     assert json.loads(done.stdout)["findings"][0]["code"] == "not-a-target"
+
+
+def test_a_push_says_that_its_figures_rest_on_recordings(recorded, tmp_path):
+    """The report of a validation on recordings passes the gate of a push, whose card names them."""
+    out, report = tmp_path / "out", tmp_path / "report.json"
+    source = str(TARGET.parent / "drafts" / "plain")
+    target = ["--target", str(TARGET)]
+    words = ["speculators-to-vllm", source, str(out), *target, "--target-name", "org/target"]
+    assert CliRunner().invoke(convert_cli.app, words).exit_code == 0
+    words = [
+        str(out),
+        *target,
+        "--streams",
+        str(recorded),
+        "--against",
+        source,
+        "--json",
+        str(report),
+    ]
+    assert CliRunner().invoke(validate_cli.app, words).exit_code == 0
+    words = [str(out), "--repo-id", "org/x", "--report", str(report), "--dry-run"]
+    done = CliRunner().invoke(push_cli.app, words)
+    assert done.exit_code == 0, done.output
+    line = next(x for x in done.output.splitlines() if x.startswith("eagle3-validate org/x"))
+    assert f"--streams {recorded.name}" in line
+    assert "--prompts" not in line

@@ -15,6 +15,7 @@ from eagle3_interop.convert.read.folders import LocalFolder
 from eagle3_interop.schemas.findings import Refused
 from eagle3_interop.schemas.streams import RecordedBy
 from eagle3_interop.validators.accept.shape import Shape
+from eagle3_interop.validators.network.weights import Tables, Weights
 from eagle3_interop.validators.record.store import Plan, Store
 from eagle3_interop.validators.target.recorded import Recording
 from eagle3_interop.validators.target.recordings import open_recordings
@@ -194,3 +195,23 @@ def test_a_draft_without_fc_reads_the_recorded_last_state(recorded):
     found = recording.features_of([text], tokens, (), final=True)
     live = Target.load(TARGET).features(tokens, ())
     assert torch.allclose(found.final, live.final, atol=2e-5)
+
+
+@pytest.mark.parametrize("kind", ["own", "target"])
+def test_rows_of_a_table_are_those_of_its_cast_copy(kind, drafts):
+    """Looked up first and cast then, so that no copy of the table is made."""
+    made_up = drafts.make_draft(embeddings=kind)
+    table = torch.randn(128, 64).to(torch.bfloat16)
+    tensors = {**drafts.make_tensors(made_up), "embed_tokens.weight": table}
+    weights = Weights.of(made_up, tensors, tables=lambda: Tables(table, table))
+    tokens = torch.tensor([[3, 77, 3]])
+    assert torch.equal(weights.embedded(tokens), table.float()[tokens])
+    assert weights.embedded(tokens).dtype == torch.float32
+
+
+def test_a_table_with_nan_is_refused_before_a_row_is_read(drafts):
+    made_up = drafts.make_draft(embeddings="own")
+    tensors = drafts.make_tensors(made_up)
+    tensors["embed_tokens.weight"][90, 1] = float("nan")
+    with pytest.raises(Refused, match=r"embed_tokens\.weight"):
+        Weights.of(made_up, tensors).embedded(torch.tensor([[1]]))
