@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import DATA, NEW_TOKENS, TARGET, counters, draft, measured
+from conftest import DATA, NEW_TOKENS, TARGET, counters, draft, made, measured
 from forms import TAPS, as_specforge, as_speculators
 
 from eagle3_interop.convert import api
@@ -262,3 +262,39 @@ def test_ids_beyond_the_vocabulary_are_refused(written, tmp_path):
 def test_stream_taps_alone_is_wrong_usage():
     with pytest.raises(Usage, match="give --streams DIR too"):
         Request(draft("plain"), str(TARGET), stream_taps=(1,)).check()
+
+
+TRAIN = """
+import json, sys, torch
+from pathlib import Path
+import datasets
+from safetensors.torch import load_file
+from speculators.train.data import ArrowDataset
+folder = Path(sys.argv[1])
+files = sorted((folder / "hidden_states").glob("hs_*.safetensors"), key=lambda p: int(p.stem[3:]))
+rows = [load_file(path)["token_ids"].tolist() for path in files]
+data = {"input_ids": rows, "loss_mask": [[1] * len(row) for row in rows], "seq_len": list(map(len, rows))}
+made = datasets.Dataset.from_dict(data)
+made.set_format("torch")
+made.save_to_disk(str(folder))
+found = ArrowDataset(4096, str(folder), on_missing="raise", hidden_states_dtype=torch.float32)
+kept = load_file(files[2])["hidden_states"]
+item = found[2]
+assert torch.equal(item["hidden_states"], kept[:, :-1].flatten(1)), item
+assert torch.equal(item["verifier_last_hidden_states"], kept[:, -1])
+assert item["input_ids"].tolist() == rows[2]
+print(len(found))
+"""
+
+
+@pytest.mark.speculators
+def test_speculators_own_trainer_reads_what_was_recorded(prompts, tmp_path):
+    """With the last state before the norm, and its data set beside the files."""
+    manifest = made(tmp_path / "s" / "hidden_states", prompts, taps=TAPS)
+    assert manifest.last == "pre-norm"
+    words = [os.environ["EAGLE3_SPECULATORS_PYTHON"], "-c", TRAIN, str(tmp_path / "s")]
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": ""}
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip() == "8"
