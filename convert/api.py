@@ -314,6 +314,7 @@ def _provenance(conversion: Conversion, options: Options) -> dict[str, Any]:
             "taps": options.taps and list(options.taps),
             "set": dict(options.sets or {}),
             "dtype": options.dtype,
+            "target_name": options.target_name,
         },
         "draft": report["draft"],
         "tensors": report["tensors"],

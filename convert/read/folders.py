@@ -210,6 +210,11 @@ def local_folder(word: str | Path) -> Path | None:
     return None
 
 
+def unmistakable(spec: str) -> str:
+    """A local folder's path such that nobody takes it for a Hub id: ``data/target`` is ``./data/target``."""
+    return f"./{spec}" if split_hub_id(spec) else spec
+
+
 def pinned(spec: str) -> tuple[str, str | None]:
     """A folder as it is, or a Hub id and its revision, which engines want apart.
 
@@ -234,7 +239,7 @@ def open_folder(spec: str) -> Folder:
     named = hub_named(spec)
     if named is None:
         try:
-            return LocalFolder(local, spec)
+            return LocalFolder(local, unmistakable(spec))
         except OSError as error:
             raise Unavailable(f"{spec}: {error.strerror}") from error
     repo, revision = named

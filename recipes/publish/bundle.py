@@ -100,7 +100,7 @@ def _sorted(folder: Path) -> Bundle:
     if PROVENANCE in present:
         raw = (folder / PROVENANCE).read_bytes()
         provenance = parse_object(raw, "broken-config", folder / PROVENANCE)
-    check_paths(files)
+    check_paths(files, provenance or {})
     return Bundle(checkpoint, files, left, provenance)
 
 
@@ -118,8 +118,44 @@ def verifier(config: Mapping[str, Any]) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def check_paths(files: Mapping[str, Path]) -> None:
+def target_id(
+    config: Mapping[str, Any], provenance: Mapping[str, Any], environment: Mapping[str, Any]
+) -> str | None:
+    """The target's Hub id: what config.json says, then the conversion, then the validation.
+
+    A relative folder looks like an id. Provenance that knows ``target_name`` writes one as ``./FOLDER``; of
+    an older one, and of a report, only what has a revision of the Hub is believed.
+
+    Args:
+        config: config.json, whose verifier `check_paths` let through.
+        provenance: of the conversion.
+        environment: of the validation.
+    """
+    told = _part(provenance, "target")
+    since = "target_name" in _part(provenance, "options")
+    trained_for = _part(_part(provenance, "draft"), "target").get("name")
+    measured = _part(environment, "target")
+    names = (
+        verifier(config),
+        told.get("path") if since or told.get("revision") else None,
+        trained_for if since else None,
+        measured.get("path") if measured.get("revision") else None,
+    )
+    ids = (name.partition("@")[0] for name in names if isinstance(name, str))
+    return next((n for n in ids if is_hub_id(n) and not Path(n).exists()), None)
+
+
+def _part(whole: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    part = whole.get(key)
+    return part if isinstance(part, Mapping) else {}
+
+
+def check_paths(files: Mapping[str, Path], provenance: Mapping[str, Any]) -> None:
     """Refuse configs that name what only this machine has.
+
+    Args:
+        files: name to path of all that is pushed.
+        provenance: of the conversion, which says whether the verifier was given as a folder.
 
     Raises:
         Refused: with every such place (code ``local-path``).
@@ -130,7 +166,7 @@ def check_paths(files: Mapping[str, Path]) -> None:
             continue
         content = parse_object(files[name].read_bytes(), "broken-config", files[name])
         if name == "config.json":
-            found += _check_verifier(content)
+            found += _check_verifier(content, provenance)
         found += [
             _local(f"{name}: {key}", value)
             for key, value in _strings(content)
@@ -140,7 +176,7 @@ def check_paths(files: Mapping[str, Path]) -> None:
         raise Refused(item for refused in found for item in refused.findings)
 
 
-def _check_verifier(config: Mapping[str, Any]) -> list[Refused]:
+def _check_verifier(config: Mapping[str, Any], provenance: Mapping[str, Any]) -> list[Refused]:
     name = verifier(config)
     if name is None:
         return []
@@ -148,6 +184,11 @@ def _check_verifier(config: Mapping[str, Any]) -> list[Refused]:
     fix = "Convert again with --target-name ORG/NAME, the target's Hub id, and validate that."
     if not is_hub_id(name):
         message = f"{name!r} is not a Hub id, and whoever loads this draft has no such folder."
+        return [refusal("local-path", where, message, fix)]
+    said = provenance.get("findings")
+    codes = [one.get("code") for one in said if isinstance(one, dict)] if said else []
+    if "verifier-name" in codes:
+        message = f"{name!r} was given as a folder, however much it looks like a Hub id."
         return [refusal("local-path", where, message, fix)]
     if Path(name).exists():
         message = f"{name!r} is a folder here, so that it may not be meant as a Hub id."

@@ -13,6 +13,7 @@ from eagle3_interop.recipes.publish.bundle import (
     public_provenance,
 )
 from eagle3_interop.recipes.publish.hub import Content, Place, Pushed, Remote
+from eagle3_interop.recipes.publish.markdown import plain
 from eagle3_interop.recipes.publish.sealed import Sealed
 from eagle3_interop.recipes.publish.section import PLOT, Facts, rates
 from eagle3_interop.schemas.dialects.registry import recognise
@@ -190,8 +191,9 @@ def _source_metadata(
     try:
         if spec and (local := Path(spec) / hub.CARD).is_file():
             return card.metadata(local.read_bytes().decode("utf-8-sig")), ()
-        if client is not None and is_hub_id(repo) and not Path(spec).exists():
-            text = hub.read_card(client, repo, source.get("revision"))
+        # A folder has no revision, however much its path looks like an id.
+        if client is not None and is_hub_id(repo) and source.get("revision"):
+            text = hub.read_card(client, repo, source["revision"])
             return card.metadata(text), ()
     except (Refused, Unavailable, OSError, UnicodeDecodeError) as error:
         return {}, (f"the source's card could not be read: {error}",)
@@ -228,5 +230,8 @@ def _missing(data: "CardData", report: Report, plot: bytes | None) -> list[str]:
 
 
 def _description(report: Report) -> str:
-    gates = "\n".join(f"- {gate.name}: {gate.got} (wanted {gate.wanted})" for gate in report.gates)
+    gates = "\n".join(
+        f"- {plain(gate.name)}: {plain(gate.got)} (wanted {plain(gate.wanted)})"
+        for gate in report.gates
+    )
     return f"The files were validated by eagle3-validate. Gates passed:\n\n{gates}"

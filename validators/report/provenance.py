@@ -113,7 +113,7 @@ def environment(
         "dtype": request.dtype,
         "seed": request.seed,
         "target": {
-            "path": request.target,
+            "path": loaded.target.path if loaded.target else request.target,
             "revision": loaded.target.revision if loaded.target else None,
             "model_type": target.config.model_type,
             "layers": target.depth,
@@ -124,7 +124,7 @@ def environment(
             "digest": target_digest(loaded.target) if loaded.target else None,
         },
         "draft": {
-            "path": request.checkpoint,
+            "path": loaded.checkpoint.path,
             "layout": loaded.layout,
             "revision": loaded.checkpoint.revision,
             "as_is": {name: found["as_is"] for name, found in engines(loaded).items()},
