@@ -1,5 +1,7 @@
 """Choices that are made once: which layout it is, absent flags, verifiers, unknown keys, overrides."""
 
+from pathlib import Path
+
 import drafts
 import numpy as np
 import pytest
@@ -130,7 +132,7 @@ def test_a_relative_folder_is_never_written_as_a_hub_id(tmp_path, monkeypatch):
     drafts.target(tmp_path / "data" / "target")
     drafts.sglang(tmp_path / "data" / "draft")
     options = {"target": "data/target", "target_name": None}
-    result = convert("data/draft", "speculators", **options)
+    result = convert(Path("data/draft"), "speculators", **options)
     assert verifier(result) == "./data/target"
     assert result.said("verifier-name").severity == "warning"
     told = result.conversion.plan.provenance
