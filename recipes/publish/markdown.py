@@ -18,13 +18,19 @@ _TICKS = re.compile(r"`{3,}")
 
 def plain(value: object) -> str:
     """Text for a line or a cell: it starts no mark of Markdown, no HTML, no link, and ends no section."""
-    if isinstance(value, float):
-        value = f"{value:.6g}"
-    if isinstance(value, Mapping):
-        value = ", ".join(f"{key} {inner}" for key, inner in value.items())
-    text = _UNSEEN.sub(" ", masked(shortened(str("" if value is None else value))))
+    text = _UNSEEN.sub(" ", masked(shortened(_shown(value))))
     text = escape(_MARKS.sub(r"\\\g<0>", " ".join(text.split())), quote=False)
     return _LINKS.sub(_broken, text)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_shown(inner)}" for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return " ".join(map(_shown, value))
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "" if value is None else str(value)
 
 
 def _broken(match: re.Match[str]) -> str:

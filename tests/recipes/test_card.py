@@ -71,7 +71,7 @@ def test_what_was_measured_converted_and_checked_is_said(made):
     assert "| 1 | 0.634 |" in text
     assert "![Acceptance by position](eagle3_acceptance.png)" in text
     assert "Converted from `source` (speculators' layout)" in text
-    counters = "drafts 883, accepted 1432, per_position [560, 408, 289, 175]"
+    counters = "drafts 883, accepted 1432, per_position 560 408 289 175"
     assert f"| counters-equal | {counters} | {counters} | passed |" in text
     assert "/home/" not in text
     assert "pytest-of" not in text
