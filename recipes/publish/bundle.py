@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
 from eagle3_interop.convert.masking import is_local, masked, shortened
 from eagle3_interop.convert.read.checkpoint import (
     BIN_INDEX,
@@ -16,8 +18,8 @@ from eagle3_interop.convert.read.checkpoint import (
 )
 from eagle3_interop.convert.read.strict_json import parse_object
 from eagle3_interop.convert.write.stream import PROVENANCE
-from eagle3_interop.recipes.publish.sealed import Sealed
-from eagle3_interop.schemas.findings import Refused, Unavailable, Usage, refusal
+from eagle3_interop.recipes.publish.sealed import Changed, Sealed
+from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage, refusal
 from eagle3_interop.schemas.hub import is_hub_id
 
 _CONFIGS = ("config.json", "generation_config.json", "tokenizer_config.json")
@@ -32,12 +34,14 @@ class Bundle:
         files: name to path of all that is pushed as it lies.
         left: names of the rest: strays, caches, code, the card.
         provenance: ``eagle3_interop.json``, if there is one.
+        texts: the configs and the provenance, by name, as they were looked at.
     """
 
     checkpoint: Checkpoint
     files: Mapping[str, Path]
     left: tuple[str, ...]
     provenance: Mapping[str, Any] | None
+    texts: Mapping[str, bytes]
 
     @property
     def folder(self) -> Path:
@@ -54,7 +58,7 @@ class Bundle:
         """Every file that is pushed, open and hashed: what is sent is read through these alone.
 
         Raises:
-            Unavailable: the disk failed.
+            Unavailable: the disk failed, or a config is not the one that was looked at.
         """
         with ExitStack() as stack:
             try:
@@ -63,6 +67,10 @@ class Bundle:
                 }
             except OSError as error:
                 raise Unavailable(f"{error.filename}: {error.strerror}") from error
+            for name, text in self.texts.items():
+                if found[name].read() != text:
+                    raise Changed(name)
+                found[name].seek(0)
             yield found
 
 
@@ -96,12 +104,14 @@ def _sorted(folder: Path) -> Bundle:
     files = {name: folder / name for name in sorted(wanted)}
     everything = (entry.name + "/" * entry.is_dir() for entry in folder.iterdir())
     left = tuple(sorted(name for name in everything if name not in wanted))
-    provenance = None
-    if PROVENANCE in present:
-        raw = (folder / PROVENANCE).read_bytes()
-        provenance = parse_object(raw, "broken-config", folder / PROVENANCE)
-    check_paths(files, provenance or {})
-    return Bundle(checkpoint, files, left, provenance)
+    texts = {name: files[name].read_bytes() for name in (*_CONFIGS, PROVENANCE) if name in files}
+    parsed = {name: parse_object(raw, "broken-config", files[name]) for name, raw in texts.items()}
+    if parsed["config.json"] != checkpoint.config:
+        raise Changed("config.json")
+    provenance = parsed.pop(PROVENANCE, None)
+    _check_provenance(provenance or {})
+    check_paths(parsed, provenance or {})
+    return Bundle(checkpoint, files, left, provenance, texts)
 
 
 def _index(checkpoint: Checkpoint) -> list[str]:
@@ -145,26 +155,46 @@ def target_id(
     return next((n for n in ids if is_hub_id(n) and not Path(n).exists()), None)
 
 
+class _Provenance(BaseModel):
+    """What is used of ``eagle3_interop.json``."""
+
+    tool: dict[str, Any] | None = None
+    source: dict[str, Any] | None = None
+    target: dict[str, Any] | None = None
+    output: dict[str, Any] | None = None
+    options: dict[str, Any] | None = None
+    draft: dict[str, Any] | None = None
+    tensors: list[dict[str, Any]] = []
+    findings: list[Finding] = []
+
+
+def _check_provenance(provenance: Mapping[str, Any]) -> None:
+    try:
+        _Provenance.model_validate(provenance)
+    except ValidationError as error:
+        key = ".".join(map(str, error.errors(include_url=False)[0]["loc"]))
+        message = f"{key} is not what eagle3-convert writes there."
+        fix = "Convert again, and validate that."
+        raise refusal("broken-config", PROVENANCE, message, fix) from None
+
+
 def _part(whole: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     part = whole.get(key)
     return part if isinstance(part, Mapping) else {}
 
 
-def check_paths(files: Mapping[str, Path], provenance: Mapping[str, Any]) -> None:
+def check_paths(configs: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
     """Refuse configs that name what only this machine has.
 
     Args:
-        files: name to path of all that is pushed.
+        configs: by name, what is in them.
         provenance: of the conversion, which says whether the verifier was given as a folder.
 
     Raises:
         Refused: with every such place (code ``local-path``).
     """
     found = []
-    for name in _CONFIGS:
-        if name not in files:
-            continue
-        content = parse_object(files[name].read_bytes(), "broken-config", files[name])
+    for name, content in configs.items():
         if name == "config.json":
             found += _check_verifier(content, provenance)
         found += [
@@ -185,9 +215,7 @@ def _check_verifier(config: Mapping[str, Any], provenance: Mapping[str, Any]) ->
     if not is_hub_id(name):
         message = f"{name!r} is not a Hub id, and whoever loads this draft has no such folder."
         return [refusal("local-path", where, message, fix)]
-    said = provenance.get("findings")
-    codes = [one.get("code") for one in said if isinstance(one, dict)] if said else []
-    if "verifier-name" in codes:
+    if "verifier-name" in [one["code"] for one in provenance.get("findings", [])]:
         message = f"{name!r} was given as a folder, however much it looks like a Hub id."
         return [refusal("local-path", where, message, fix)]
     if Path(name).exists():
