@@ -10,7 +10,7 @@ from typing import Any
 
 from eagle3_interop.schemas.codes import CODES
 from eagle3_interop.schemas.intervals import accept_length_interval
-from eagle3_interop.schemas.report import AcceptanceReport, Gate, Report
+from eagle3_interop.schemas.report import LOGIT_ROUNDING, AcceptanceReport, Gate, Report
 
 NEAR = 1e-9
 """Relative difference of two figures that were computed alike."""
@@ -134,6 +134,15 @@ def _logits(gate: Gate, report: Report) -> _Judged:
     return held, _is_number(gate.got) and _is_number(gate.wanted) and gate.got <= gate.wanted
 
 
+def _rounding(gate: Gate, report: Report) -> _Judged:
+    held, agree = _logits(gate, report)
+    largest = None if report.against is None else report.against.logits.largest
+    share = LOGIT_ROUNDING.get(str(report.environment.get("dtype")))
+    if largest is None or share is None or not _is_number(gate.wanted):
+        return held, False
+    return held, agree and math.isclose(gate.wanted, share * largest, rel_tol=NEAR)
+
+
 def _counted_alike(gate: Gate, report: Report) -> _Judged:
     theirs = None if report.against is None else report.against.acceptance
     agree = _same(gate.wanted, _figures(theirs)) and _same(gate.wanted, gate.got)
@@ -162,7 +171,7 @@ def _engine(gate: Gate, report: Report) -> _Judged:
 
 _GATES: dict[str, Callable[[Gate, Report], _Judged]] = {
     "draft-vocabulary": _absent,
-    "logits-agree": _logits,
+    "logits-agree": _rounding,
     "max-logit-diff": _logits,
     "counters-equal": _counted_alike,
     "min-accept-length": _long_enough,
