@@ -1,5 +1,6 @@
 """Publishing a draft: gate, card, one commit, and the look whether it arrived."""
 
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,6 +113,9 @@ def _push(
         hub.read_back(client, place.repo_id, pushed.commit, contents, bundle.checkpoint)
     except hub.NotWhatWasSent as error:
         raise Unavailable(f"{error} {_taking_back(place, pushed)}") from error
+    except Unavailable as error:
+        again = "It is not known whether it arrived whole: run this again, which compares it."
+        raise Unavailable(f"{error}. The commit {pushed.url} was made. {again}") from error
     if place.create_pr and pushed.pull_request is None:
         notes = (*notes, "nothing differs from what is there: no pull request was opened.")
     return Outcome(digests, bundle.left, text, notes, pushed)
@@ -131,7 +135,7 @@ def _taking_back(place: Place, pushed: Pushed) -> str:
     branch = place.revision or "main"
     return (
         f"The branch {branch} of {place.repo_id} now holds files that were not validated. "
-        f"Take the commit back: clone the repository, then git checkout {branch} && "
+        f"Take the commit back: clone the repository, then git checkout {shlex.quote(branch)} && "
         f"git revert --no-edit {pushed.commit} && git push."
     )
 

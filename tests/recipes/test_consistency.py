@@ -87,7 +87,7 @@ def test_a_verdict_is_that_of_the_gates(told):
     assert any("verdict" in reason for reason in said(told | {"verdict": "fail"}))
     for index, gate in enumerate(told["gates"]):
         edited = changed(told, ("gates", index, "passed"), lambda value: not value)
-        assert any(f"the gate {gate['name']} failed" in reason for reason in said(edited))
+        assert any("its gates say otherwise" in reason for reason in said(edited)), gate["name"]
 
 
 @pytest.mark.parametrize(

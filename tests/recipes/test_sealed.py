@@ -196,3 +196,14 @@ def test_a_wrong_pull_request_is_to_be_closed(hub, checkpoint, report, push):
     assert result.exit_code == 4
     assert "The pull request holds files that were not validated. Close it:" in result.stderr
     assert "/discussions/1" in result.stderr
+
+
+def test_a_commit_that_cannot_be_read_back_is_said_to_be_there(hub, checkpoint, report, push):
+    hub.before("^POST .*/commit/", lambda: hub.fail("^GET /api/models", 503))
+    result = push(checkpoint, report(checkpoint))
+    assert result.exit_code == 4
+    assert "the Hub failed (503)" in result.stderr
+    assert "was made. It is not known whether it arrived whole: run this again" in result.stderr
+    hub.faults.clear()
+    assert push(checkpoint, report(checkpoint)).exit_code == 0
+    assert len(hub.repos["org/draft"].messages) == 2
