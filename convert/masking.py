@@ -14,7 +14,7 @@ _SECRETS = (
     # Credentials in a URL.
     (re.compile(r"(?<=://)[^\s/@'\"]+@"), "***@"),
     # Headers and parameters that carry one.
-    (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{6,}"), r"\1 ***"),
+    (re.compile(r"(?i)\b(bearer|authorization\W{1,4}\w+)\s+[\w.~+/=-]{6,}"), r"\1 ***"),
     (
         re.compile(
             r"(?i)((?:api[-_]?key|access[-_]?key|token|secret|password|passwd|pwd)[\"']?\s*[=:]\s*[\"']?)[^\s\"'&,;]+"
@@ -22,7 +22,7 @@ _SECRETS = (
         r"\1***",
     ),
     # Keys by their usual prefixes.
-    (re.compile(r"\b(?:hf|api_org|gh[opsur]|github_pat)_\w{16,}"), "***"),
+    (re.compile(r"\b(?:(?:hf|api_org|gh[opsur])_[A-Za-z0-9]{16,}|github_pat_\w{16,})"), "***"),
     (re.compile(r"\b(?:sk|pk|rk)-[\w-]{20,}"), "***"),
     (re.compile(r"\b(?:glpat|nvapi|pypi|xox[abprs])-[\w-]{16,}"), "***"),
     (re.compile(r"\bA(?:KIA|SIA)[0-9A-Z]{16}\b"), "***"),
