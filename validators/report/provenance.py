@@ -19,6 +19,7 @@ from eagle3_interop.convert.read.checkpoint import (
     BIN_INDEX,
     SAFETENSORS_INDEX,
     Checkpoint,
+    by_transformers,
     read_file,
 )
 from eagle3_interop.convert.read.folders import hub_id, local_folder
@@ -58,8 +59,9 @@ def target_digest(target: TargetCheckpoint) -> dict[str, Any]:
     """What identifies a target: its config, the headers of its tensors, and its weights where the Hub says.
 
     Returns:
-        ``config`` and ``headers``, sha256 of config.json and of all safetensors headers in the order of their
-        files' names (None where it has none), and ``weights``, by file the sha256 that the Hub gave.
+        ``config`` and ``headers``, sha256 of config.json and of the headers of the safetensors files that
+        transformers takes, by their names (None where it takes none), and ``weights``, by file the sha256 that
+        the Hub gave.
 
     Raises:
         Unavailable: the disk or the Hub failed.
@@ -67,7 +69,7 @@ def target_digest(target: TargetCheckpoint) -> dict[str, Any]:
     folder = target.folder
     try:
         config = folder.read("config.json", 0, folder.sizes["config.json"])
-        names = sorted(name for name in folder.sizes if name.endswith(".safetensors"))
+        names = [name for name in by_transformers(folder) if name.endswith(".safetensors")]
         headers = [read_file(folder, name, download=False)[1] for name in names]
         weights = {name: folder.sha256(name) for name in names}
     except OSError as error:
