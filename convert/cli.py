@@ -413,8 +413,10 @@ def serve(
             topk,
             target_config=theirs,
         )
-        own = serving.judge(line, engine, config, source, theirs)
-        found = own if check is None else serving.judge(check, engine, config, source, theirs)
+        own = serving.judge(line, engine, config, source, theirs, target)
+        found = (
+            own if check is None else serving.judge(check, engine, config, source, theirs, target)
+        )
         console.findings(found)
         if check is not None and not errors(found):
             console.result("the command fits this draft")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from eagle3_interop.convert.read.target_tables import kv_shape
+from eagle3_interop.convert.serve.names import judge_flags
 from eagle3_interop.convert.serve.parse import Launch
 from eagle3_interop.convert.serve.sglang import judge_sglang, sglang_command
 from eagle3_interop.convert.serve.sglang_configs import PLUGIN_VARIABLE, needs_plugin
@@ -60,6 +61,7 @@ def judge(
     config: Mapping[str, Any],
     checkpoint: str,
     target_config: Mapping[str, Any] | None = None,
+    target: str | None = None,
 ) -> list[Finding]:
     """Judge a launch command against the draft that it is to serve.
 
@@ -69,6 +71,7 @@ def judge(
         config: the draft's config.json.
         checkpoint: the draft as the user names it.
         target_config: the target's config.json, where it is at hand.
+        target: the target as the user names it, where that was said.
 
     Returns:
         What would go wrong, each as a finding; nothing, when the command is right.
@@ -76,10 +79,15 @@ def judge(
     Raises:
         Usage: the command cannot be split, or a JSON in it not be read.
     """
-    launch = Launch(arguments, config, checkpoint, target_config)
+    launch = Launch(engine, arguments, config, checkpoint, target_config, target)
     rules = judge_vllm if engine == "vllm" else judge_sglang
     try:
-        return [*_judge_file(launch), *rules(launch), *_judge_shape(config, target_config)]
+        return [
+            *_judge_file(launch),
+            *judge_flags(launch),
+            *rules(launch),
+            *_judge_shape(config, target_config),
+        ]
     except RecursionError:
         raise Usage("--check: a JSON in it is nested too deeply.") from None
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3_interop.convert.read.folders import local_folder
+from eagle3_interop.convert.serve.names import judge_models
 from eagle3_interop.convert.serve.parse import Launch, named
 from eagle3_interop.convert.serve.sglang_configs import (
     PLUGIN_VARIABLE,
@@ -27,7 +28,9 @@ _DRAFT_PATH = ("speculative-draft-model-path", "speculative-draft-model")
 
 _ADAPTIVE_STEPS = (0, 1, 3, 5, 7)
 """All that ``speculative/adaptive_spec_params.py`` lists by default; it starts with the middle one."""
-_NOT_ADAPTIVE = frozenset(["enable-multi-layer-eagle", "enable-two-batch-overlap", "enable-pdmux"])
+_LAYERED = "enable-multi-layer-eagle"
+"""``speculative/multi_layer_eagle_worker_v2.py``: only ``chain_mtp_hidden_states`` feeds a draft's own on."""
+_NOT_ADAPTIVE = frozenset([_LAYERED, "enable-two-batch-overlap", "enable-pdmux"])
 _TREES_CHOSEN_FOR = frozenset(["LlamaForCausalLM", "Grok1ForCausalLM", "Grok1VForCausalLM"])
 
 _TREES_OVER_PAGES = ("flashinfer", "fa3", "triton")
@@ -93,6 +96,9 @@ def judge_sglang(launch: Launch) -> Iterator[Finding]:
     yield from _judge_sampling(launch, topk)
     yield from _judge_attention(launch, topk)
     yield from judge_configs(launch)
+    revision = launch.last("speculative-draft-model-revision")
+    served = launch.last("model-path", "model") or next(iter(launch.parsed[1]), None)
+    yield from judge_models(launch, _draft_path(launch), revision, served, launch.last("revision"))
 
 
 def _judge_spelling(launch: Launch) -> Iterator[Finding]:
@@ -114,6 +120,9 @@ def _judge_draft(launch: Launch) -> Iterator[Finding]:
             f"{algorithm}: the target hands over its last hidden state alone, and fc is skipped."
         )
         yield finding("serve-algorithm", where, message)
+    if _LAYERED in launch.flags:
+        message = "every position gets a model of its own that sees the target's hidden states, never the draft's."
+        yield finding("serve-multi-layer", f"--{_LAYERED}", message)
     if launch.absent(*_DRAFT_PATH):
         draft = shlex.quote(named(launch.checkpoint)[0])
         message = f"absent: give --speculative-draft-model-path {draft}."

@@ -1,6 +1,8 @@
 """What `serve` prints and says for either engine."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import drafts
@@ -18,8 +20,8 @@ GOOD = (
 )
 
 
-def codes(arguments, engine="sglang", config=STOCK, target=None):
-    return [item.code for item in command.judge(arguments, engine, config, "d", target)]
+def codes(arguments, engine="sglang", config=STOCK, target=None, name=None):
+    return [item.code for item in command.judge(arguments, engine, config, "d", target, name)]
 
 
 def test_the_printed_command_is_one_that_the_judge_accepts():
@@ -47,7 +49,7 @@ def test_underscores_keep_sglang_from_starting_but_not_vllm():
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_what_a_file_may_say_is_not_taken_to_be_absent(engine):
-    assert codes("--model-path t --config flags.yaml", engine) == ["serve-config-file"]
+    assert codes("--config flags.yaml --port 3000", engine) == ["serve-config-file"]
 
 
 def test_what_is_said_beside_a_file_is_judged():
@@ -179,3 +181,81 @@ def test_flags_of_other_commands_are_not_the_engines(engine, between):
     other = "python bench.py --speculative-num-steps 9 --model mistral-eagle-x"
     assert codes(f"{line} {between} {other}", engine) == []
     assert codes(f"{other} {between} {line}", engine) == []
+
+
+LINES = {"sglang": GOOD, "vllm": command.command(STOCK, "vllm", "d", "t", 4)}
+
+
+@pytest.mark.parametrize("engine", LINES)
+def test_the_model_and_the_draft_that_were_given_are_those_that_the_command_names(engine):
+    line = LINES[engine]
+    assert codes(line, engine, name="t") == []
+    assert codes(line, engine, name="u") == ["serve-other-target"]
+    draft = line.replace("path d", "path e").replace('"d"', '"e"')
+    assert codes(draft, engine, name="t") == ["serve-other-draft"]
+
+
+@pytest.mark.parametrize("engine", LINES)
+def test_a_folder_may_be_named_by_another_way_to_it(engine, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    line = command.command(STOCK, engine, "./d", f"{tmp_path}/t", 4)
+    assert codes(line, engine, name="t") == []
+
+
+@pytest.mark.parametrize("engine", LINES)
+def test_another_revision_is_another_model(engine):
+    def judged(draft, target):
+        line = command.command(STOCK, engine, draft, target, 4)
+        found = command.judge(line, engine, STOCK, "org/draft@v2", None, "org/target")
+        return [item.code for item in found]
+
+    assert judged("org/draft@v2", "org/target") == []
+    assert judged("org/draft@v2", "org/target@main") == []
+    assert judged("org/draft", "org/target") == ["serve-other-draft"]
+    assert judged("org/draft@v2", "org/target@v3") == ["serve-other-target"]
+
+
+@pytest.mark.parametrize("engine", LINES)
+@pytest.mark.parametrize(
+    "flag", ["--speculative-draft-sliding-window", "--max-modl-len", "--no-such.key", "-z"]
+)
+def test_a_flag_that_the_engine_does_not_have_keeps_it_from_starting(engine, flag):
+    found = command.judge(f"{LINES[engine]} {flag} 3", engine, STOCK, "d")
+    assert [(item.code, item.where) for item in found] == [("serve-unknown-flag", flag)]
+
+
+def test_the_flag_that_was_probably_meant_is_named():
+    wrong = f"{GOOD} --speculative-draft-windowsize 3"
+    fixes = [item.fix for item in command.judge(wrong, "sglang", STOCK, "d")]
+    assert fixes == ["Did you mean --speculative-draft-window-size?"]
+
+
+@pytest.mark.parametrize("engine", LINES)
+@pytest.mark.parametrize(
+    "before",
+    ["docker run --gpus all -p 8000:8000 --rm image", "nice -n 5", "A=b numactl --membind 0"],
+)
+def test_flags_of_the_program_that_starts_the_engine_are_not_the_engines(engine, before):
+    assert codes(f"{before} {LINES[engine]}", engine, name="t") == []
+
+
+def test_vllms_own_image_starts_the_server_with_what_stands_behind_its_name():
+    line = LINES["vllm"].replace(
+        "vllm serve t", "docker run --rm vllm/vllm-openai:latest --model t"
+    )
+    assert codes(line, "vllm", name="t") == []
+    assert codes(f"{line} --max-modl-len 3", "vllm", name="t") == ["serve-unknown-flag"]
+
+
+def test_flags_behind_a_program_that_is_not_known_are_not_judged_by_their_names():
+    line = LINES["vllm"].replace("vllm serve t", "docker run --gpus all my-image --model t")
+    assert codes(line, "vllm") == []
+
+
+def test_the_parsers_flags_are_read_only_when_a_command_is_judged():
+    code = (
+        "import eagle3_interop.convert.serve.command; "
+        "from eagle3_interop.schemas.engines import flags; "
+        "assert flags.flags_of.cache_info().currsize == 0"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

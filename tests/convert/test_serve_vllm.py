@@ -11,8 +11,8 @@ from eagle3_interop.schemas.findings import Usage
 STOCK = drafts.SGLANG_CONFIG
 
 
-def codes(arguments, config=STOCK, target=None):
-    return [item.code for item in command.judge(arguments, "vllm", config, "d", target)]
+def codes(arguments, config=STOCK, target=None, draft="d"):
+    return [item.code for item in command.judge(arguments, "vllm", config, draft, target)]
 
 
 def test_vllm_gets_the_method_whatever_the_folder_is_called():
@@ -35,7 +35,7 @@ def test_a_tree_is_refused_for_vllm():
 )
 def test_without_a_method_vllm_goes_by_the_name(name, expected):
     settings = json.dumps({"model": name, "num_speculative_tokens": 4})
-    assert codes(f"--speculative-config '{settings}'") == expected
+    assert codes(f"--speculative-config '{settings}'", draft=name) == expected
 
 
 def test_vllm_needs_a_number_of_draft_tokens_for_a_flat_folder():
@@ -264,3 +264,67 @@ def test_a_variable_may_be_given_before_the_command_or_to_docker(before):
     line = command.command(STOCK, "vllm", "d", "t", 4)
     given = before.format("VLLM_USE_V2_MODEL_RUNNER=0")
     assert codes(f"{given} {line} --max-model-len 4k") == ["serve-context-stops"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        '-sc \'{"model": "d", "method": "eagle3", "num_speculative_tokens": 4, "foo": 3}\'',
+        "-sc.model d -sc.method eagle3 -sc.num_speculative_tokens 4 -sc.foo.bar 3",
+        "--spec-model d --spec-method eagle3 --spec-tokens 4 -sc.foo+ 3",
+    ],
+)
+def test_a_key_that_the_speculative_config_does_not_have_keeps_vllm_from_starting(settings):
+    found = command.judge(f"vllm serve t {settings}", "vllm", STOCK, "d")
+    assert [(item.code, item.where) for item in found] == [
+        ("serve-unknown-setting", "--speculative-config: foo")
+    ]
+
+
+def test_keys_of_the_speculative_config_may_have_dashes():
+    settings = '{"model": "d", "method": "eagle3", "num-speculative-tokens": 4, "max-model-len": 9}'
+    assert codes(f"vllm serve t -sc '{settings}'") == []
+
+
+LINE = command.command(STOCK, "vllm", "d", "t", 4)
+LINEAR = {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}
+YARN = {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}
+LONG = {"rope_scaling": {"rope_type": "longrope"}, "original_max_position_embeddings": 1024}
+
+
+@pytest.mark.parametrize(
+    ("keys", "reach"), [({}, 4096), (LINEAR, 8192), (YARN, 4096), (LONG, 4096)]
+)
+def test_a_length_beyond_what_the_target_reaches_keeps_vllm_from_starting(keys, reach):
+    target = {"max_position_embeddings": 4096, **keys}
+    assert codes(f"{LINE} --max-model-len {reach}", target=target) == []
+    beyond = f"{LINE} --max-model-len {reach + 1}"
+    assert codes(beyond, target=target) == ["serve-context"]
+    assert codes(f"VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 {beyond}", target=target) == []
+
+
+def test_the_drafts_own_length_is_within_the_drafts_and_the_targets_positions():
+    def drafted(length, target):
+        others = '"model": "d", "method": "eagle3", "num_speculative_tokens": 4'
+        line = f"vllm serve t -sc '{{{others}, \"max_model_len\": {length}}}'"
+        return codes(line, target={"max_position_embeddings": target})
+
+    assert STOCK["max_position_embeddings"] == 2048
+    assert drafted(2048, 4096) == []
+    assert drafted(2049, 4096) == ["serve-context"]
+    assert drafted(1025, 1024) == ["serve-context"]
+
+
+@pytest.mark.parametrize(
+    "flags", ["-O3", "-O 3", "-q fp8", "-tp 2", "-asc 1", "--max_model_len -1"]
+)
+def test_short_flags_and_levels_are_vllms_own(flags):
+    assert "serve-unknown-flag" not in codes(f"{LINE} {flags}")
+
+
+@pytest.mark.parametrize("model", ["t", "u"])
+def test_the_model_may_stand_behind_flags_that_take_no_value_or_several(model):
+    """``--api-key`` takes all the words up to the next flag, ``--seed`` one, the others none."""
+    before = f"serve -O3 --enforce-eager --api-key a b --seed 3 {model}"
+    found = command.judge(LINE.replace("serve t", before), "vllm", STOCK, "d", None, "t")
+    assert [item.code for item in found] == ([] if model == "t" else ["serve-other-target"])

@@ -63,6 +63,15 @@ def generation_request(request: dict[str, Any]) -> GenerationRequest:
     return GenerationRequest(**request)
 
 
+def flags_of(parser: argparse.ArgumentParser) -> dict[str, int | str]:
+    """Every flag of a parser, and how many values it takes: a number, or argparse's sign for it."""
+    return {
+        name: 1 if action.nargs is None else action.nargs
+        for action in parser._actions
+        for name in action.option_strings
+    }
+
+
 def write_result(output: Path, result: dict[str, Any]) -> None:
     """Write the result, as the last thing that a successful runner does."""
     output.write_text(json.dumps(result), encoding="utf-8")
