@@ -17,6 +17,9 @@ from eagle3_interop.schemas.findings import Usage
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([a-zA-Z]+)")
 _LARGEST = 2**63 - 1
+LONGEST = 128 * 1024 - 1
+"""Bytes of a command that is judged: no argument of a program is longer on Linux (``MAX_ARG_STRLEN``)."""
+
 _QUOTED_OR_DROPPED = re.compile(
     r"""('[^']*'|"(?:\\.|[^"\\])*"|\\[^\n])|\\\n|(?<![^\s;&|])\#[^\n]*""", re.DOTALL
 )
@@ -101,10 +104,12 @@ class Launch:
         """The command as a shell splits it; ``;``, ``&`` and ``|`` are words of their own.
 
         Raises:
-            Usage: a quote is left open, or it is not UTF-8.
+            Usage: a quote is left open, it is not UTF-8, or longer than a command can be.
         """
         try:
-            self.arguments.encode()
+            length = len(self.arguments.encode())
+            if length > LONGEST:
+                raise Usage(f"--check: {length:,} bytes, and {LONGEST:,} are the most.")
             lexer = shlex.shlex(_lines_joined(self.arguments), posix=True, punctuation_chars=";&|")
             lexer.whitespace_split, lexer.commenters = True, ""
             return list(lexer)

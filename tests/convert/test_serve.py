@@ -121,7 +121,7 @@ def test_a_path_that_no_folder_can_have_is_judged_like_any_other(user, engine):
     assert user in command.command(STOCK, engine, "d", user, 4)
 
 
-DEEP = ["[" * 100_000, '{"a":' * 100_000, "[" * 900 + "]" * 900, '{"a":' * 900 + "1" + "}" * 900]
+DEEP = ["[" * 100_000, '{"a":' * 20_000, "[" * 900 + "]" * 900, '{"a":' * 900 + "1" + "}" * 900]
 
 
 @pytest.mark.parametrize("value", [*DEEP, "9" * 5000, '{"\\ud800": 1}', "{", "NaN"])
@@ -141,6 +141,17 @@ def test_no_json_in_a_command_ends_in_a_fault(engine, flag, value):
     except Usage as usage:
         found = [str(usage)]
     assert found
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_command_that_no_shell_could_have_handed_on_is_wrong_usage(engine):
+    """Linux hands a program no argument of 128 KiB, its closing zero included; a letter may have two bytes."""
+    longest = 128 * 1024 - 1
+    start = "--port 3000 --model "
+    assert codes(start + "m" * (longest - len(start)), engine)
+    for model in ("m" * (longest - len(start) + 1), "é" * (longest // 2)):
+        with pytest.raises(Usage, match="131,071"):
+            codes(start + model, engine)
 
 
 def test_a_command_that_is_not_utf8_is_wrong_usage():
