@@ -1,6 +1,6 @@
 """What is wrong with a launch command."""
 
-from eagle3_interop.schemas.codes.base import Code
+from eagle3_interop.schemas.codes.base import WITH_PLUGIN, Code
 
 CODES: dict[str, Code] = {
     "serve-folder": Code(
@@ -113,7 +113,7 @@ CODES: dict[str, Code] = {
     "serve-plugin": Code(
         "error",
         "SGLang's own classes do not include this draft's.",
-        "Start with SGLANG_EXTERNAL_MODEL_PACKAGE=eagle3_interop.sglang_plugin.",
+        WITH_PLUGIN,
     ),
     "serve-window": Code(
         "warning", "A window on the command line replaces what the draft was trained with."
