@@ -5,11 +5,11 @@ Source of the facts: vLLM 0.32.0, each rule's file beside it.
 
 import json
 import re
-import shlex
 from collections.abc import Collection, Iterator
 from itertools import pairwise
 from typing import Any
 
+from eagle3_interop.convert.serve.launch import Command, Serving
 from eagle3_interop.convert.serve.names import judge_models, judge_settings
 from eagle3_interop.convert.serve.parse import Launch, home, named, same_place, size
 from eagle3_interop.schemas.dialects.keys import IDS, layer_config, nested_keys
@@ -33,21 +33,19 @@ _UNITS = {
 """``utils/argparse_utils.py`` ``human_readable_int``."""
 
 
-def vllm_command(checkpoint: str, target: str, num_draft_tokens: int) -> str:
+def vllm_command(serving: Serving) -> Command:
     """The command; see `serve.command`."""
-    (draft, revision), (model, its_revision) = named(checkpoint), named(target)
+    (draft, revision), (model, its_revision) = named(serving.checkpoint), named(serving.target)
     speculative = {
         "method": "eagle3",
         "model": draft,
         **({"revision": revision} if revision else {}),
-        "num_speculative_tokens": num_draft_tokens,
+        "num_speculative_tokens": serving.num_draft_tokens,
     }
-    parts = [
-        f"vllm serve {shlex.quote(model)}",
-        *([f"--revision {shlex.quote(its_revision)}"] if its_revision else []),
-        f"--speculative-config {shlex.quote(json.dumps(speculative))}",
-    ]
-    return " ".join(parts)
+    flags = [("--speculative-config", json.dumps(speculative))]
+    if its_revision:
+        flags.insert(0, ("--revision", its_revision))
+    return Command("vllm", model, tuple(flags))
 
 
 def judge_vllm(launch: Launch) -> Iterator[Finding]:

@@ -1,12 +1,14 @@
 """What `serve` prints and says for either engine."""
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import drafts
 import pytest
+from conversions import launch_line
 
 from eagle3_interop.convert.serve import command
 from eagle3_interop.schemas.findings import Usage
@@ -25,14 +27,14 @@ def codes(arguments, engine="sglang", config=STOCK, target=None, name=None):
 
 
 def test_the_printed_command_is_one_that_the_judge_accepts():
-    assert codes(command.command(STOCK, "sglang", "d", "t", 4)) == []
-    assert codes(command.command(STOCK, "sglang", "d", "t", 4, topk=3)) == []
-    assert codes(command.command(PLUGIN, "sglang", "d", "t", 4), config=PLUGIN) == []
-    assert codes(command.command(STOCK, "vllm", "d", "t", 4), "vllm") == []
+    assert codes(launch_line(STOCK, "sglang", "d", "t", 4)) == []
+    assert codes(launch_line(STOCK, "sglang", "d", "t", 4, topk=3)) == []
+    assert codes(launch_line(PLUGIN, "sglang", "d", "t", 4), config=PLUGIN) == []
+    assert codes(launch_line(STOCK, "vllm", "d", "t", 4), "vllm") == []
 
 
 def test_a_path_with_spaces_stays_one_word():
-    line = command.command(STOCK, "sglang", "my draft", "t", 4)
+    line = launch_line(STOCK, "sglang", "my draft", "t", 4)
     assert "'my draft'" in line
 
 
@@ -43,7 +45,7 @@ def test_flags_may_be_given_with_an_equals_sign():
 def test_underscores_keep_sglang_from_starting_but_not_vllm():
     underscores = GOOD.replace("--speculative-num-steps 4", "--speculative_num_steps 4")
     assert codes(underscores) == ["serve-underscores"]
-    line = command.command(STOCK, "vllm", "d", "t", 4)
+    line = launch_line(STOCK, "vllm", "d", "t", 4)
     assert codes(line.replace("--speculative-config", "--speculative_config"), "vllm") == []
 
 
@@ -88,10 +90,10 @@ def test_head_sizes_that_differ_from_the_targets_are_a_warning():
 
 
 def test_a_revision_has_a_flag_of_its_own():
-    line = command.command(STOCK, "sglang", "org/draft@v2", "org/target@main", 3)
+    line = launch_line(STOCK, "sglang", "org/draft@v2", "org/target@main", 3)
     assert "--speculative-draft-model-path org/draft --speculative-draft-model-revision v2" in line
     assert "--model-path org/target --revision main" in line
-    line = command.command(STOCK, "vllm", "org/draft@v2", "org/target@main", 3)
+    line = launch_line(STOCK, "vllm", "org/draft@v2", "org/target@main", 3)
     assert '"model": "org/draft", "revision": "v2"' in line
     assert line.startswith("vllm serve org/target --revision main ")
 
@@ -118,7 +120,7 @@ def test_a_path_that_no_folder_can_have_is_judged_like_any_other(user, engine):
         "serve-mistral-target" if engine == "sglang" else "serve-no-draft"
     ]
     assert codes(f"vllm serve {user}", "vllm", drafts.SPECULATORS_CONFIG) == ["serve-no-draft"]
-    assert user in command.command(STOCK, engine, "d", user, 4)
+    assert user in launch_line(STOCK, engine, "d", user, 4)
 
 
 DEEP = ["[" * 100_000, '{"a":' * 20_000, "[" * 900 + "]" * 900, '{"a":' * 900 + "1" + "}" * 900]
@@ -161,7 +163,7 @@ def test_a_command_that_is_not_utf8_is_wrong_usage():
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_a_printed_path_has_no_tilde_left(engine):
-    line = command.command(STOCK, engine, "~/my drafts/d", "~/no such target", 4)
+    line = launch_line(STOCK, engine, "~/my drafts/d", "~/no such target", 4)
     assert f"{Path.home()}/my drafts/d" in line
     assert f"'{Path.home()}/no such target'" in line
     assert "~" not in line
@@ -170,7 +172,7 @@ def test_a_printed_path_has_no_tilde_left(engine):
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 @pytest.mark.parametrize("name", ["a; b", "$(a)", "mistral eagle; a"])
 def test_all_that_is_printed_is_quoted(engine, name):
-    line = command.command(STOCK, engine, name, name, 4)
+    line = launch_line(STOCK, engine, name, name, 4)
     quoted = f"'{name}'" if engine == "sglang" else json.dumps(name)
     assert quoted in line
     assert line.count(name) == line.count(f"'{name}'") + line.count(f'"{name}"')
@@ -178,7 +180,7 @@ def test_all_that_is_printed_is_quoted(engine, name):
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_comments_are_no_arguments(engine):
-    line = command.command(STOCK, engine, "d", "t", 3)
+    line = launch_line(STOCK, engine, "d", "t", 3)
     assert codes(f"# don't use more\n{line} # --enforce-eager", engine) == []
     start = line.split(" --")[0]
     bare = f"{start} # {line.removeprefix(start)}"
@@ -188,13 +190,13 @@ def test_comments_are_no_arguments(engine):
 @pytest.mark.parametrize("between", ["&&", ";", "&", "| tee log;"])
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_flags_of_other_commands_are_not_the_engines(engine, between):
-    line = command.command(STOCK, engine, "d", "t", 3)
+    line = launch_line(STOCK, engine, "d", "t", 3)
     other = "python bench.py --speculative-num-steps 9 --model mistral-eagle-x"
     assert codes(f"{line} {between} {other}", engine) == []
     assert codes(f"{other} {between} {line}", engine) == []
 
 
-LINES = {"sglang": GOOD, "vllm": command.command(STOCK, "vllm", "d", "t", 4)}
+LINES = {"sglang": GOOD, "vllm": launch_line(STOCK, "vllm", "d", "t", 4)}
 
 
 @pytest.mark.parametrize("engine", LINES)
@@ -209,14 +211,14 @@ def test_the_model_and_the_draft_that_were_given_are_those_that_the_command_name
 @pytest.mark.parametrize("engine", LINES)
 def test_a_folder_may_be_named_by_another_way_to_it(engine, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    line = command.command(STOCK, engine, "./d", f"{tmp_path}/t", 4)
+    line = launch_line(STOCK, engine, "./d", f"{tmp_path}/t", 4)
     assert codes(line, engine, name="t") == []
 
 
 @pytest.mark.parametrize("engine", LINES)
 def test_another_revision_is_another_model(engine):
     def judged(draft, target):
-        line = command.command(STOCK, engine, draft, target, 4)
+        line = launch_line(STOCK, engine, draft, target, 4)
         found = command.judge(line, engine, STOCK, "org/draft@v2", None, "org/target")
         return [item.code for item in found]
 
@@ -270,3 +272,34 @@ def test_the_parsers_flags_are_read_only_when_a_command_is_judged():
         "assert flags.flags_of.cache_info().currsize == 0"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_command_is_a_value_whose_flags_a_program_can_read():
+    wanted = command.Serving("sglang", PLUGIN, "org/my-draft@v2", "org/target", 3, 2, 6)
+    made = command.command(wanted)
+    assert (made.engine, made.model, made.before) == ("sglang", "org/target", ())
+    assert made.env == (("SGLANG_EXTERNAL_MODEL_PACKAGE", "eagle3_interop.sglang_plugin"),)
+    assert dict(made.flags) == {
+        "--speculative-algorithm": "EAGLE3",
+        "--speculative-draft-model-path": "org/my-draft",
+        "--speculative-draft-model-revision": "v2",
+        "--speculative-num-steps": "3",
+        "--speculative-eagle-topk": "2",
+        "--speculative-num-draft-tokens": "6",
+    }
+
+
+@pytest.mark.parametrize("engine", LINES)
+@pytest.mark.parametrize("name", ["a b", "it's", "$(x)", "a;b"])
+def test_a_rendered_command_is_split_by_a_shell_into_what_it_was_made_of(engine, name):
+    made = command.Command(engine, name, (("--flag", name),), (("V", name),), ("ln", name, "d"))
+    first, _, rest = made.line.partition(" && ")
+    assert shlex.split(first) == ["ln", name, "d"]
+    words = shlex.split(rest)
+    assert words[0] == f"V={name}"
+    assert words[-3:] == [name, "--flag", name]
+
+
+def test_a_tree_of_a_number_of_nodes_is_refused_for_vllm():
+    with pytest.raises(Usage, match="chains"):
+        command.command(command.Serving("vllm", STOCK, "d", "t", 3, draft_tokens=6))

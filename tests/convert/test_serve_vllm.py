@@ -4,6 +4,7 @@ import json
 
 import drafts
 import pytest
+from conversions import launch_line
 
 from eagle3_interop.convert.serve import command
 from eagle3_interop.schemas.findings import Usage
@@ -16,13 +17,13 @@ def codes(arguments, config=STOCK, target=None, draft="d"):
 
 
 def test_vllm_gets_the_method_whatever_the_folder_is_called():
-    line = command.command(STOCK, "vllm", "org/eagle-draft", "t", 4)
+    line = launch_line(STOCK, "vllm", "org/eagle-draft", "t", 4)
     assert '"method": "eagle3"' in line
 
 
 def test_a_tree_is_refused_for_vllm():
     with pytest.raises(Usage):
-        command.command(STOCK, "vllm", "d", "t", 4, topk=2)
+        launch_line(STOCK, "vllm", "d", "t", 4, topk=2)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def test_beside_another_model_a_speculators_folder_tells_vllm_nothing():
     assert codes("vllm serve target", SPECULATORS) == ["serve-no-draft"]
     draft = """vllm serve target --speculative-config '{"model": "d"}'"""
     assert codes(draft, SPECULATORS) == ["serve-method", "serve-counts"]
-    assert codes(command.command(SPECULATORS, "vllm", "d", "t", 4), SPECULATORS) == []
+    assert codes(launch_line(SPECULATORS, "vllm", "d", "t", 4), SPECULATORS) == []
 
 
 def test_another_draft_method_is_an_error():
@@ -88,7 +89,7 @@ def test_a_setting_of_the_served_folder_is_not_to_be_given_by_a_short_flag(flag)
 
 
 def test_a_setting_is_not_to_be_given_by_two_flags():
-    line = command.command(STOCK, "vllm", "d", "t", 4)
+    line = launch_line(STOCK, "vllm", "d", "t", 4)
     assert codes(f"{line} --spec-tokens 3") == ["serve-given-twice"]
 
 
@@ -113,7 +114,7 @@ def test_settings_one_by_one_are_read_as_json(name):
 
 
 def test_settings_one_by_one_replace_those_in_json():
-    line = command.command(STOCK, "vllm", "d", "t", 4)
+    line = launch_line(STOCK, "vllm", "d", "t", 4)
     assert codes(f"{line} --speculative-config.model d") == ["serve-method", "serve-counts"]
 
 
@@ -134,20 +135,18 @@ def test_settings_may_be_given_one_by_one():
 
 def test_a_speculators_draft_without_positions_has_the_targets():
     bare = {k: v for k, v in LAYERS.items() if k != "max_position_embeddings"}
-    arguments = f"VLLM_USE_V2_MODEL_RUNNER=0 {command.command(STOCK, 'vllm', 'd', 't', 4)}"
+    arguments = f"VLLM_USE_V2_MODEL_RUNNER=0 {launch_line(STOCK, 'vllm', 'd', 't', 4)}"
     silent = {**SPECULATORS, "transformer_layer_config": bare}
     assert codes(f"{arguments} --max-model-len 1M", silent) == []
 
 
 def test_quantisation_by_its_short_flag_leaves_the_draft_as_it_is_too():
-    assert codes(f"{command.command(STOCK, 'vllm', 'd', 't', 4)} -q fp8") == [
-        "serve-quantised-target"
-    ]
+    assert codes(f"{launch_line(STOCK, 'vllm', 'd', 't', 4)} -q fp8") == ["serve-quantised-target"]
 
 
 def test_a_quantised_target_leaves_vllms_draft_as_it_is():
     target = {"quantization_config": {"quant_method": "fp8"}}
-    line = command.command(STOCK, "vllm", "d", "t", 4)
+    line = launch_line(STOCK, "vllm", "d", "t", 4)
     assert codes(line, target=target) == ["serve-quantised-target"]
 
 
@@ -164,7 +163,7 @@ def test_a_quantised_target_leaves_vllms_draft_as_it_is():
     ],
 )
 def test_without_compilation_a_tap_on_the_embeddings_is_a_warning(eager):
-    line = command.command(STOCK, "vllm", "d", "t", 4)
+    line = launch_line(STOCK, "vllm", "d", "t", 4)
     tapped = {**drafts.VLLM_CONFIG, "eagle_aux_hidden_state_layer_ids": [0, 3, 5]}
     expected = ["serve-eager-embedding-tap"]
     assert codes(f"{line} {eager}", tapped) == expected
@@ -185,7 +184,7 @@ def test_without_compilation_a_tap_on_the_embeddings_is_a_warning(eager):
     ],
 )
 def test_nested_ids_tap_the_embeddings_in_the_runner_that_reads_them(runner, nested, expected):
-    line = f"{runner}{command.command(STOCK, 'vllm', 'd', 't', 4)} --enforce-eager"
+    line = f"{runner}{launch_line(STOCK, 'vllm', 'd', 't', 4)} --enforce-eager"
     silent = {k: v for k, v in drafts.VLLM_CONFIG.items() if "layer_ids" not in k}
     assert codes(line, {**silent, "eagle_config": {nested: [0, 3, 5]}}) == expected
 
@@ -202,13 +201,13 @@ def test_nested_ids_tap_the_embeddings_in_the_runner_that_reads_them(runner, nes
     ],
 )
 def test_compiled_a_tap_on_the_embeddings_is_safe(compiled):
-    line = command.command(STOCK, "vllm", "d", "t", 4)
+    line = launch_line(STOCK, "vllm", "d", "t", 4)
     tapped = {**drafts.VLLM_CONFIG, "eagle_aux_hidden_state_layer_ids": [0, 3, 5]}
     assert codes(f"{line} {compiled}", tapped) == []
 
 
 def test_the_v1_runner_stops_drafting_where_the_drafts_positions_end():
-    line = command.command(STOCK, "vllm", "d", "t", 4)
+    line = launch_line(STOCK, "vllm", "d", "t", 4)
     target = {"max_position_embeddings": 4096}
     old = f"VLLM_USE_V2_MODEL_RUNNER=0 {line}"
     assert codes(old, target=target) == ["serve-context-stops"]
@@ -251,7 +250,7 @@ def test_so_is_one_that_a_short_flag_gives(tokens):
     ("length", "fits"), [("0", False), ("-5", False), ("-1", True), ("auto", True), ("1k", True)]
 )
 def test_a_context_without_positions_is_an_error(length, fits):
-    line = command.command(STOCK, "vllm", "d", "t", 4)
+    line = launch_line(STOCK, "vllm", "d", "t", 4)
     assert codes(f"{line} --max-model-len {length}") == ([] if fits else ["serve-counts"])
 
 
@@ -261,7 +260,7 @@ def test_a_folder_that_serves_itself_may_be_named_on_the_next_line():
 
 @pytest.mark.parametrize("before", ["export {};", "export {} &&", "docker run -e {}"])
 def test_a_variable_may_be_given_before_the_command_or_to_docker(before):
-    line = command.command(STOCK, "vllm", "d", "t", 4)
+    line = launch_line(STOCK, "vllm", "d", "t", 4)
     given = before.format("VLLM_USE_V2_MODEL_RUNNER=0")
     assert codes(f"{given} {line} --max-model-len 4k") == ["serve-context-stops"]
 
@@ -286,7 +285,7 @@ def test_keys_of_the_speculative_config_may_have_dashes():
     assert codes(f"vllm serve t -sc '{settings}'") == []
 
 
-LINE = command.command(STOCK, "vllm", "d", "t", 4)
+LINE = launch_line(STOCK, "vllm", "d", "t", 4)
 LINEAR = {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}
 YARN = {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}
 LONG = {"rope_scaling": {"rope_type": "longrope"}, "original_max_position_embeddings": 1024}
