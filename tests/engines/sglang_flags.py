@@ -9,8 +9,8 @@ from sglang.srt.server_args import ServerArgs
 
 
 def main() -> None:
-    """Answer with all of them; the request is empty."""
-    _, output = rig.read_arguments()
+    """Answer with all of them; or, asked for ``lines``, with what the parser says of each."""
+    request, output = rig.read_arguments()
     parser = argparse.ArgumentParser(prog="sglang serve")
     ServerArgs.add_cli_args(parser)
     flags = rig.flags_of(parser)
@@ -21,6 +21,8 @@ def main() -> None:
         "release": sglang.__version__,
         "flags": flags,
     }
+    if "lines" in request:
+        answer = {"said": rig.parses(parser, request["lines"])}
     rig.write_result(output, answer)
 
 

@@ -10,8 +10,8 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 
 def main() -> None:
-    """Answer with all of them; the request is empty."""
-    _, output = rig.read_arguments()
+    """Answer with all of them; or, asked for ``lines``, with what the parser says of each."""
+    request, output = rig.read_arguments()
     parser = make_arg_parser(FlexibleArgumentParser(prog="vllm serve"))
     settings = sorted(field.name for field in dataclasses.fields(SpeculativeConfig) if field.init)
     answer = {
@@ -21,6 +21,8 @@ def main() -> None:
         "settings": settings,
         "refuses_other_settings": SpeculativeConfig.__pydantic_config__["extra"] == "forbid",
     }
+    if "lines" in request:
+        answer = {"said": rig.parses(parser, request["lines"])}
     rig.write_result(output, answer)
 
 
