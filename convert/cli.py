@@ -402,9 +402,9 @@ def serve(
         inspection.require_same(loaded, engine)
         config = loaded.checkpoint.config
         theirs = loaded.target.text_config if loaded.target else None
-        line = serving.command(
-            config,
+        wanted = serving.Serving(
             engine,
+            config,
             source,
             target or loaded.reading.draft.target.name or "TARGET",
             loaded.reading.draft.speculative_tokens or 3
@@ -413,11 +413,16 @@ def serve(
             topk,
             target_config=theirs,
         )
-        own = serving.judge(line, engine, config, source, theirs)
-        found = own if check is None else serving.judge(check, engine, config, source, theirs)
+        line = serving.command(wanted).line
+        own = serving.judge(line, engine, config, source, theirs, target)
+        found = (
+            own if check is None else serving.judge(check, engine, config, source, theirs, target)
+        )
         console.findings(found)
         if check is not None and not errors(found):
-            console.result("the command fits this draft")
+            warned = any(item.severity == "warning" for item in found)
+            but = ", but for the warnings" if warned else ""
+            console.result(f"the command fits this draft{but}")
         elif check is None or not errors(own):
             console.result(line)
         console.data(

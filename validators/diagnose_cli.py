@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from eagle3_interop.validators.diagnose.run import Answer
     from eagle3_interop.validators.prove.request import Request
 
+SHOWN = 10
+"""Wirings in the table, beside the configured one."""
+
 app = typer.Typer(
     name="eagle3-diagnose",
     no_args_is_help=True,
@@ -158,13 +161,15 @@ def _run(
 def _show(console: Console, answer: "Answer") -> None:
     console.findings(answer.findings, notes=False)
     from eagle3_interop.validators.diagnose.run import answer as sentence
-    from eagle3_interop.validators.report.heatmap import rows
+    from eagle3_interop.validators.report.heatmap import SCORE, foremost, rows
     from eagle3_interop.validators.report.terminal import Figures
 
     if console.talks:
-        shown = [(f"{row.score:.3f}", row.length, row.text) for row in rows(answer.report)[:10]]
-        columns = ("score", "accept length", "wiring")
+        first = foremost(rows(answer.report), SHOWN)
+        shown = [(f"{row.score:.3f}", row.length, row.text) for row in first]
+        columns = ("score (nats)", "accept length", "wiring")
         console.show(Figures("wirings, the best first", columns, shown, prose=True))
+        console.line(f"score: {SCORE}")
     if answer.report["written"]:
         console.result(f"written: {answer.report['written']}")
     console.result(sentence(answer.diagnosis))

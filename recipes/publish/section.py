@@ -1,6 +1,5 @@
 """The section of a model card that we write: what was measured, how to serve it, where it comes from."""
 
-import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -140,13 +139,10 @@ def _launch(facts: Facts, engine: command.Engine, target: str) -> str:
     theirs = facts.report.environment.get("target") or {}
     known = theirs if theirs.get("dtype") else None
     steps, topk, tokens = shape or (facts.tokens, 1, None)
-    line = command.command(
-        facts.config, engine, facts.repo_id, target, steps, topk, target_config=known
+    wanted = command.Serving(
+        engine, facts.config, facts.repo_id, target, steps, topk, tokens, target_config=known
     )
-    if tokens is None:
-        return line
-    flag = "--speculative-num-draft-tokens"
-    return re.sub(rf"{flag} \d+", f"{flag} {tokens}", line)
+    return command.command(wanted).line
 
 
 def _conversion(facts: Facts) -> list[str]:

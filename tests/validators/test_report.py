@@ -165,6 +165,17 @@ def test_a_text_beside_figures_wraps_and_they_do_not(capsys, monkeypatch):
         assert "…" not in text
 
 
+def test_brackets_in_a_table_are_text(capsys, monkeypatch):
+    """rich would take them for its markup: a mark such as [best] was a style, and not to be seen."""
+    monkeypatch.setenv("COLUMNS", "200")
+    rows = [("1.2", "2.5", "taps [0, 3, 5] [best, equivalent] [/b]")]
+    for prose in (True, False):
+        Console().show(terminal.Figures("[a] title", ("score", "length", "wiring"), rows, prose))
+        text = capsys.readouterr().out
+        assert "[a] title" in text
+        assert rows[0][2] in text
+
+
 def test_a_sweep_is_one_that_sglang_runs():
     shapes = grid(Shape.chain(12))
     assert len(set(shapes)) == len(shapes)

@@ -126,7 +126,7 @@ def run(
     done, failure = Rewritten(None, ()), ""
     if write is not None and diagnosis.verdict == "better-wiring":
         done, failure = _written(request, prepared.subject, best, write)
-    said = tuple(dict.fromkeys([*prepared.findings, *_said(diagnosis), *done.findings]))
+    said = tuple(dict.fromkeys([*prepared.findings, *_said(diagnosis, write), *done.findings]))
     report = _report(request, prepared, diagnosis, done.output, said)
     return Answer(diagnosis, report, said, heated, failure)
 
@@ -229,11 +229,12 @@ def generate(
         )
 
 
-def _said(diagnosis: Diagnosis) -> list[Finding]:
-    """The findings of a diagnosis."""
+def _said(diagnosis: Diagnosis, write: Path | None = None) -> list[Finding]:
+    """The findings of a diagnosis; who has asked for a better checkpoint needs no advice to do so."""
     said = []
     if diagnosis.verdict == "better-wiring":
-        said.append(finding("wiring-differs", "config.json", changed(diagnosis)))
+        fix = None if write is None else ""
+        said.append(finding("wiring-differs", "config.json", changed(diagnosis), fix=fix))
     if diagnosis.verdict == "no-match":
         said.append(finding("wiring-none", "weights", answer(diagnosis)))
     best = diagnosis.best.wiring
