@@ -11,7 +11,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -40,17 +40,19 @@ def output_folder(output: Path, *, overwrite: bool) -> Iterator[Path]:
     """
     check_free(output, overwrite=overwrite)
     output.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(output)
     hidden = output.parent / f"{_prefix(output)}{os.getpid()}-{secrets.token_hex(4)}"
     with _signals_raise():
         made = None
         try:
-            hidden.mkdir()
-            made = hidden.stat().st_ino
-            (hidden / _UNFINISHED).touch()
-            with _folder(hidden) as descriptor:
-                with suppress(OSError):  # without locks, remains are not recognised: no more
-                    _lock(descriptor)
+            with ExitStack() as stack:
+                with _one_at_a_time(output.parent):
+                    remove_leftovers(output)
+                    hidden.mkdir()
+                    made = hidden.stat().st_ino
+                    (hidden / _UNFINISHED).touch()
+                    descriptor = stack.enter_context(_folder(hidden))
+                    with suppress(OSError):  # without locks, remains are not recognised: no more
+                        _lock(descriptor)
                 yield hidden
                 with _one_at_a_time(output.parent):
                     (hidden / _UNFINISHED).unlink()
@@ -161,6 +163,7 @@ def _move(hidden: Path, output: Path, *, overwrite: bool) -> None:
             with _undone(lambda: kernel.exchange(hidden, output)):
                 _check_ours(hidden, output)
         else:
+            _check_ours(output, output)
             old = hidden.with_name(f"{hidden.name}-old")
             kernel.rename_new(output, old)
             with _undone(lambda: kernel.rename_new(old, output)):
@@ -182,7 +185,7 @@ def _undone(undo: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def _one_at_a_time(parent: Path) -> Iterator[None]:
-    """Runs to the same output look and rename in turn, so that none puts back what another replaced."""
+    """Runs to the same output tidy, look and rename in turn: none takes another's folder for remains."""
     with _folder(parent) as descriptor:
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -77,8 +77,8 @@ def check_folder(
         Unavailable: nothing may be written there.
     """
     output = local_path(output).absolute()
-    check_free(output, overwrite=overwrite)
     check_apart(output, reads)
+    check_free(output, overwrite=overwrite)
 
 
 def check_files(

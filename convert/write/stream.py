@@ -106,8 +106,8 @@ def check(plan: Plan, output: Path, *, link: bool = False, overwrite: bool = Fal
         Unavailable: no space, or nothing may be written there.
     """
     output = output.absolute()
-    check_free(output, overwrite=overwrite)
     check_apart(output, dict.fromkeys(file.absolute().parent for file in _inputs(plan)))
+    check_free(output, overwrite=overwrite)
     try:
         _check_space(plan, output, link=link)
     except OSError as error:
