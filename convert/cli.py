@@ -93,10 +93,10 @@ def _conversion(layout: str, destination: str) -> Callable[..., None]:
             bool, typer.Option("--canonical-names", help="Rename what would be accepted as it is.")
         ] = False,
         digest: Annotated[
-            bool, typer.Option("--digest", help="Record the sha256 of every file.")
+            bool, typer.Option("--digest", help="Record the sha256 of weights, too.")
         ] = False,
         overwrite: Annotated[
-            bool, typer.Option("--overwrite", help="Replace an existing output.")
+            bool, typer.Option("--overwrite", help="Replace an output of this tool, if as written.")
         ] = False,
         dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan only.")] = False,
         json: JsonFlag = False,

@@ -19,8 +19,8 @@ _DIGESTS: dict[tuple[int, ...], str] = {}
 def why_not_ours(folder: Path) -> str:
     """What keeps a folder from being an output of this tool, as written; empty if nothing does.
 
-    ``eagle3_interop.json`` lists every other file with its size (since 0.1.0), and its sha256 where that was
-    recorded (since 0.2.0 of all files but weights, and of weights with ``--digest``).
+    ``eagle3_interop.json`` lists every other file with its size, and its sha256 where that was recorded: of
+    weights with ``--digest``, of the rest always (0.1.0: with ``--digest``).
 
     Args:
         folder: that would be replaced.
