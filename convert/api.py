@@ -20,7 +20,7 @@ from eagle3_interop.convert.decide.recognition import (
     refuse_model,
 )
 from eagle3_interop.convert.read.checkpoint import Checkpoint, open_checkpoint
-from eagle3_interop.convert.read.folders import local_path
+from eagle3_interop.convert.read.folders import check_links, local_path
 from eagle3_interop.convert.read.same_values import same_values
 from eagle3_interop.convert.read.target_tables import TargetCheckpoint, open_target
 from eagle3_interop.convert.write import stream
@@ -218,8 +218,13 @@ def convert(loaded: Loaded, destination: str, options: Options | None = None) ->
     texts = {"config.json": _json(fitted.writing.config)}
     if len(weights) > 1:
         texts["model.safetensors.index.json"] = _json(index(weights, loaded.checkpoint))
+    states = dict(loaded.checkpoint.folder.states)
+    check_links(loaded.checkpoint.sides, states)
     sides = tuple(Taken(path.name, path) for path in loaded.checkpoint.sides)
-    conversion = Conversion(loaded, destination, fitted, Plan(weights, texts, sides))
+    if loaded.target is not None:
+        states |= loaded.target.folder.states
+    plan = Plan(weights, texts, sides, states=states)
+    conversion = Conversion(loaded, destination, fitted, plan)
     return replace(
         conversion, plan=replace(conversion.plan, provenance=_provenance(conversion, options))
     )

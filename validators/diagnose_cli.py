@@ -19,7 +19,6 @@ from eagle3_interop.convert.console import (
 )
 from eagle3_interop.validators.validate_cli import (
     STDOUT,
-    check_outputs,
     check_request,
     require_extra,
     try_report,
@@ -100,11 +99,15 @@ def diagnose(
         return report
 
     with console.outcomes(refused):
-        check_outputs(json, html)
         from eagle3_interop.convert.read.folders import hub_id
+        from eagle3_interop.convert.write.places import check_files, check_folder
         from eagle3_interop.schemas.findings import Usage
         from eagle3_interop.validators.prove.request import Request
 
+        reads = (checkpoint, target, prompts)
+        if write is not None:
+            check_folder(write, reads)
+        check_files({"--json": json, "--html": html}, reads, folder=write)
         request = Request(
             checkpoint=hub_id(checkpoint),
             target=hub_id(target),

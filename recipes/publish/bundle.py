@@ -16,8 +16,9 @@ from eagle3_interop.convert.read.checkpoint import (
     Checkpoint,
     open_checkpoint,
 )
+from eagle3_interop.convert.read.folders import check_links
 from eagle3_interop.convert.read.strict_json import parse_object
-from eagle3_interop.convert.write.stream import PROVENANCE
+from eagle3_interop.convert.write.earlier import PROVENANCE
 from eagle3_interop.recipes.publish.sealed import Changed, Sealed
 from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage, refusal
 from eagle3_interop.schemas.hub import is_hub_id
@@ -93,6 +94,8 @@ def collect(folder: Path) -> Bundle:
 def _sorted(folder: Path) -> Bundle:
     checkpoint = open_checkpoint(str(folder))
     present = checkpoint.folder.sizes
+    own = [folder / PROVENANCE] if PROVENANCE in present else []
+    check_links([*checkpoint.sides, *own], checkpoint.folder.states)
     wanted = {
         "config.json",
         *(path.name for path in checkpoint.files),

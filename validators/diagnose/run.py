@@ -12,7 +12,7 @@ import torch
 from eagle3_interop.convert import api
 from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.read.folders import local_path
-from eagle3_interop.convert.write.output_folder import check_apart, check_free
+from eagle3_interop.convert.write.places import check_folder
 from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage, finding
 from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.diagnose.rewire import Rewritten, write_wiring
@@ -105,8 +105,7 @@ def run(
     request.check()
     if write is not None:
         write = local_path(write)
-        check_free(write.absolute(), overwrite=False)
-        check_apart(write, request.checkpoint)
+        check_folder(write, (request.checkpoint, request.target, request.prompts))
     began = time.monotonic()
     with _memory():
         prepared = prepare(request, watch=watch)

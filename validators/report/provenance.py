@@ -22,9 +22,10 @@ from eagle3_interop.convert.read.checkpoint import (
     by_transformers,
     read_file,
 )
-from eagle3_interop.convert.read.folders import hub_id, local_folder
+from eagle3_interop.convert.read.folders import check_unchanged, hub_id, local_folder
 from eagle3_interop.convert.read.target_tables import TargetCheckpoint
-from eagle3_interop.convert.write.stream import PROVENANCE, sha256_of
+from eagle3_interop.convert.write.earlier import PROVENANCE
+from eagle3_interop.convert.write.stream import sha256_of
 from eagle3_interop.schemas.findings import Unavailable
 from eagle3_interop.validators.prove.request import Request
 from eagle3_interop.validators.target.prompts import Prompt
@@ -50,9 +51,13 @@ def digests(checkpoint: Checkpoint) -> dict[str, str]:
     }
     folder = checkpoint.folder
     try:
-        return {name: folder.sha256(name) or sha256_of(folder.path(name)) for name in sorted(names)}
+        found = {
+            name: folder.sha256(name) or sha256_of(folder.path(name)) for name in sorted(names)
+        }
     except OSError as error:
         raise Unavailable(f"{error.filename}: {error.strerror}") from error
+    check_unchanged(folder.states)
+    return found
 
 
 def target_digest(target: TargetCheckpoint) -> dict[str, Any]:
