@@ -4,27 +4,7 @@ Every layout (``speculators.py``, ``sglang.py``, ``vllm.py``) reads its framewor
 headers into a `Draft` and writes a `Draft` back out. Two checkpoints hold the same network when
 their drafts are equal and their tensors, under canonical names, are equal bit for bit.
 
-Canonical tensor names (``N`` is a layer, ``H`` the draft's width, ``T`` the target's, ``n`` the number of
-fc blocks, ``V``/``D`` the target's/draft's vocabulary):
-
-==============================================  ====================================================
-``embed_tokens.weight``                         [V, H]
-``fc.weight``, ``fc.bias``                      [H, n*T], [H]
-``input_norm.weight``                           [n*T], RMS norm over the whole concatenation
-``fc_norm.K.weight``                            [T], RMS norm of block K
-``layers.0.input_layernorm.weight``             [H], norm of the token embedding
-``layers.0.hidden_norm.weight``                 [H], norm of the hidden state
-``layers.N.input_layernorm.weight`` (N >= 1)    [H], the one norm before attention
-``layers.N.self_attn.{q,k,v,o}_proj.weight``    q, k, v of layer 0 take 2H columns: [embedding, hidden]
-``layers.N.self_attn.{q,k}_norm.weight``        [head_dim]
-``layers.N.post_attention_layernorm.weight``    [H]
-``layers.N.mlp.{gate,up,down}_proj.weight``     [I, H], [I, H], [H, I]
-``norm.weight``                                 [H], final norm
-``lm_head.weight``                              [D, H]
-``d2t``                                         [D] integer offsets: target id = draft id + d2t[draft id]
-``t2d``                                         [V] bool: is this target token in the draft vocabulary
-``mask_hidden``                                 [1, 1, n*T], parallel drafting only
-==============================================  ====================================================
+Which tensors a network owns, and their shapes, stands in `parameters`.
 """
 
 from typing import Annotated, Any, Literal, Self
