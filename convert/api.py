@@ -259,7 +259,7 @@ def said_of(result: stream.WriteResult) -> list[Finding]:
 
 def describe(draft: Draft) -> list[str]:
     """The network in a few lines, for people."""
-    layers, attention, vocabulary = draft.layers, draft.layers.attention, draft.vocabulary
+    layers, attention, vocabulary = draft.layers, draft.layers.gqa, draft.vocabulary
     taps = shown("taps", None if draft.taps is None else list(draft.taps))
     norms = [
         name

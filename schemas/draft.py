@@ -126,16 +126,47 @@ def _is_size(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e18
 
 
-class Attention(Part):
-    """Attention of every draft layer (``mla`` is recognised, and refused by the converters for now)."""
+class Gqa(Part):
+    """Grouped-query attention: heads share their keys and values in groups."""
 
-    kind: Literal["gqa", "mla"] = "gqa"
+    kind: Literal["gqa"] = "gqa"
     heads: Size
     kv_heads: Size
     head_dim: Size
     qk_norm: bool = False
     qkv_bias: bool = False
     output_bias: bool = False
+
+
+class Mla(Part):
+    """Multi-head latent attention: keys and values are expanded from one latent vector a position.
+
+    Recognised, and refused by readers and converters for now.
+
+    Attributes:
+        heads: each with keys and values of its own.
+        q_rank: width of the latent that queries are expanded from; None: they are projected at once.
+        kv_rank: width of the latent that keys and values are expanded from.
+        nope_dim: part of each query and key head that is not rotated; it comes first.
+        rope_dim: part that is rotated; that of the keys is one for all heads.
+        v_dim: width of each value head.
+        interleaved: rotated pairs are neighbours (2i, 2i + 1), and not the two halves.
+        softmax_scale: factor on the scores, all told: what yarn's mscale adds is in it.
+    """
+
+    kind: Literal["mla"] = "mla"
+    heads: Size
+    q_rank: Size | None
+    kv_rank: Size
+    nope_dim: Size
+    rope_dim: Size
+    v_dim: Size
+    interleaved: bool = True
+    softmax_scale: float = Field(gt=0)
+
+
+Attention = Annotated[Gqa | Mla, Field(discriminator="kind")]
+"""Attention of every draft layer."""
 
 
 class Mlp(Part):
@@ -165,6 +196,19 @@ class Layers(Part):
         if len(self.windows) != self.count:
             raise ValueError(f"{len(self.windows)} windows for {self.count} layers")
         return self
+
+    @property
+    def gqa(self) -> Gqa:
+        """The attention, for code that knows this kind alone and is never handed the other.
+
+        Raises:
+            TypeError: it is the other.
+        """
+        if not isinstance(self.attention, Gqa):
+            raise TypeError(
+                f"grouped-query attention was expected, and this is {self.attention.kind}"
+            )
+        return self.attention
 
 
 class Vocabulary(Part):

@@ -26,18 +26,18 @@ class Axis:
 
     Attributes:
         name: what runs along it.
-        size: where the description has its size, or the size itself.
+        size: where the description has its size, or the size itself; of several, the sum.
     """
 
     name: str
-    size: str | int
+    size: tuple[str | int, ...]
 
     def of(self, draft: Draft) -> int:
         """Its size in a network."""
-        found = self.size if isinstance(self.size, int) else _at(draft, self.size)
-        if not isinstance(found, int):
+        sizes = [size if isinstance(size, int) else _at(draft, size) for size in self.size]
+        if not all(isinstance(size, int) for size in sizes):
             raise TypeError(f"this network has no axis {self.name}")
-        return found
+        return sum(sizes)
 
 
 @dataclass(frozen=True)
@@ -45,17 +45,19 @@ class When:
     """When a network owns a tensor.
 
     Attributes:
-        path: a key of the description, as ``--set`` addresses it.
-        value: what it says then; None is anything but false or absent.
+        path: a key of the description.
+        value: what it says then; True and False stand for anything there, and for nothing or no.
+        told: ``--set`` can say it.
     """
 
     path: str
-    value: str | None = None
+    value: str | bool = True
+    told: bool = True
 
     def holds(self, draft: Draft) -> bool:
         """Whether the description says so."""
         found = _at(draft, self.path)
-        return bool(found) if self.value is None else found == self.value
+        return found == self.value if isinstance(self.value, str) else bool(found) is self.value
 
 
 def _at(draft: Draft, path: str) -> Any:  # noqa: ANN401
@@ -68,19 +70,26 @@ def _at(draft: Draft, path: str) -> Any:  # noqa: ANN401
 Dimension = tuple[Axis, ...]
 """One dimension of a tensor, outermost axis first: ``(TAPS, TARGET)`` is a block of the target's width for each tap."""
 
-ONE = Axis("ONE", 1)
-ENTRY = Axis("ENTRY", 2)
+ONE = Axis("ONE", (1,))
+ENTRY = Axis("ENTRY", (2,))
 """What layer 0 takes: [embedding, hidden]."""
-HIDDEN = Axis("HIDDEN", "hidden_size")
-TARGET = Axis("TARGET", "target.hidden_size")
-TAPS = Axis("TAPS", "fc.blocks")
-LAYERS = Axis("LAYERS", "layers.count")
-Q_HEADS = Axis("Q_HEADS", "layers.attention.heads")
-KV_HEADS = Axis("KV_HEADS", "layers.attention.kv_heads")
-HEAD_DIM = Axis("HEAD_DIM", "layers.attention.head_dim")
-MLP = Axis("MLP", "layers.mlp.width")
-TARGET_VOCAB = Axis("TARGET_VOCAB", "vocabulary.target_size")
-DRAFT_VOCAB = Axis("DRAFT_VOCAB", "vocabulary.draft_size")
+HIDDEN = Axis("HIDDEN", ("hidden_size",))
+TARGET = Axis("TARGET", ("target.hidden_size",))
+TAPS = Axis("TAPS", ("fc.blocks",))
+LAYERS = Axis("LAYERS", ("layers.count",))
+MLP = Axis("MLP", ("layers.mlp.width",))
+TARGET_VOCAB = Axis("TARGET_VOCAB", ("vocabulary.target_size",))
+DRAFT_VOCAB = Axis("DRAFT_VOCAB", ("vocabulary.draft_size",))
+HEADS = Axis("HEADS", ("layers.attention.heads",))
+KV_HEADS = Axis("KV_HEADS", ("layers.attention.kv_heads",))
+HEAD_DIM = Axis("HEAD_DIM", ("layers.attention.head_dim",))
+
+Q_RANK = Axis("Q_RANK", ("layers.attention.q_rank",))
+KV_RANK = Axis("KV_RANK", ("layers.attention.kv_rank",))
+V_DIM = Axis("V_DIM", ("layers.attention.v_dim",))
+QK_DIM = Axis("QK_DIM", ("layers.attention.nope_dim", "layers.attention.rope_dim"))
+KV_RANK_AND_ROPE = Axis("KV_RANK + ROPE", ("layers.attention.kv_rank", "layers.attention.rope_dim"))
+NOPE_AND_V = Axis("NOPE + V", ("layers.attention.nope_dim", "layers.attention.v_dim"))
 
 Which = tuple[int, int | None]
 EVERY, FIRST, LATER = (0, None), (0, 1), (1, None)
@@ -153,7 +162,11 @@ def _entry(
     )
 
 
-_FC = When("fc")
+_FC = When("fc", told=False)
+_GQA = When("layers.attention.kind", "gqa", told=False)
+_MLA = When("layers.attention.kind", "mla", told=False)
+_Q_LATENT = When("layers.attention.q_rank", told=False)
+_NO_Q_LATENT = When("layers.attention.q_rank", False, told=False)
 _QKV_BIAS = When("layers.attention.qkv_bias")
 _OUTPUT_BIAS = When("layers.attention.output_bias")
 _QK_NORM = When("layers.attention.qk_norm")
@@ -170,16 +183,25 @@ PARAMETERS: tuple[Parameter, ...] = (
     *_linear("fc", (HIDDEN,), (TAPS, TARGET), _FC, bias=When("fc.bias")),
     _norm("input_norm", (TAPS, TARGET), When("fc.input_norm")),
     Parameter("fc_norm.{}.weight", ((TARGET,),), (When("fc.block_norms"),), each=TAPS),
-    Parameter("mask_hidden", ((ONE,), (ONE,), (TAPS, TARGET)), (_FC, When("parallel"))),
+    Parameter("mask_hidden", ((ONE,), (ONE,), (TAPS, TARGET)), (_FC, When("parallel", told=False))),
     # The layers. Layer 0 has a norm for each half of its input.
     _norm("layers.{}.input_layernorm", (HIDDEN,)),
     _norm("layers.{}.hidden_norm", (HIDDEN,), which=FIRST),
-    *_entry("layers.{}.self_attn.q_proj", (Q_HEADS, HEAD_DIM), bias=_QKV_BIAS),
-    *_entry("layers.{}.self_attn.k_proj", (KV_HEADS, HEAD_DIM), bias=_QKV_BIAS),
-    *_entry("layers.{}.self_attn.v_proj", (KV_HEADS, HEAD_DIM), bias=_QKV_BIAS),
-    *_linear("layers.{}.self_attn.o_proj", (HIDDEN,), (Q_HEADS, HEAD_DIM), bias=_OUTPUT_BIAS),
+    *_entry("layers.{}.self_attn.q_proj", (HEADS, HEAD_DIM), _GQA, bias=_QKV_BIAS),
+    *_entry("layers.{}.self_attn.k_proj", (KV_HEADS, HEAD_DIM), _GQA, bias=_QKV_BIAS),
+    *_entry("layers.{}.self_attn.v_proj", (KV_HEADS, HEAD_DIM), _GQA, bias=_QKV_BIAS),
+    *_linear("layers.{}.self_attn.o_proj", (HIDDEN,), (HEADS, HEAD_DIM), _GQA, bias=_OUTPUT_BIAS),
     _norm("layers.{}.self_attn.q_norm", (HEAD_DIM,), _QK_NORM),
     _norm("layers.{}.self_attn.k_norm", (HEAD_DIM,), _QK_NORM),
+    # Latent attention: queries from a latent of their own or at once, keys and values from theirs.
+    *_entry("layers.{}.self_attn.q_proj", (HEADS, QK_DIM), _MLA, _NO_Q_LATENT),
+    *_entry("layers.{}.self_attn.q_a_proj", (Q_RANK,), _MLA, _Q_LATENT),
+    _norm("layers.{}.self_attn.q_a_layernorm", (Q_RANK,), _MLA, _Q_LATENT),
+    *_linear("layers.{}.self_attn.q_b_proj", (HEADS, QK_DIM), (Q_RANK,), _MLA, _Q_LATENT),
+    *_entry("layers.{}.self_attn.kv_a_proj_with_mqa", (KV_RANK_AND_ROPE,), _MLA),
+    _norm("layers.{}.self_attn.kv_a_layernorm", (KV_RANK,), _MLA),
+    *_linear("layers.{}.self_attn.kv_b_proj", (HEADS, NOPE_AND_V), (KV_RANK,), _MLA),
+    *_linear("layers.{}.self_attn.o_proj", (HIDDEN,), (HEADS, V_DIM), _MLA),
     _norm("layers.{}.post_attention_layernorm", (HIDDEN,)),
     *_linear("layers.{}.mlp.gate_proj", (MLP,), (HIDDEN,), bias=_MLP_BIAS),
     *_linear("layers.{}.mlp.up_proj", (MLP,), (HIDDEN,), bias=_MLP_BIAS),
@@ -264,9 +286,9 @@ def settled_by(canonical: str) -> str | None:
     """The key of the description that says whether a network owns this tensor.
 
     Returns:
-        The key; empty for a tensor that every network owns, None for no tensor of any.
+        The key; empty where ``--set`` has no say in it, None for no tensor of any network.
     """
     row = next((row for row in PARAMETERS if row.names(canonical)), None)
     if row is None:
         return None
-    return row.when[-1].path if row.when else ""
+    return next((condition.path for condition in row.when if condition.told), "")

@@ -339,8 +339,8 @@ def _missing(name: str, shape: tuple[int, ...]) -> Finding:
 
 
 def _left_over(name: str, stored: str) -> Finding:
-    path = settled_by(name) or ""
-    if "." not in path:
+    path = settled_by(name)
+    if not path:
         message = "no framework's loader knows this tensor; most drop it without a word."
         return finding("unknown-tensor", stored, message)
     message = "stored, but from this config the framework that reads it runs without it."

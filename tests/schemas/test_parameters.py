@@ -9,10 +9,11 @@ import pytest
 from eagle3_interop.schemas import draft as neutral
 from eagle3_interop.schemas import parameters
 from eagle3_interop.schemas.draft import (
-    Attention,
     Draft,
     Fc,
+    Gqa,
     Layers,
+    Mla,
     Mlp,
     ParallelDrafting,
     Target,
@@ -20,7 +21,8 @@ from eagle3_interop.schemas.draft import (
 )
 from eagle3_interop.schemas.parameters import DRAFT_VOCAB, ENTRY, PARAMETERS, TAPS
 
-GQA = Attention(heads=4, kv_heads=2, head_dim=5)
+GQA = Gqa(heads=4, kv_heads=2, head_dim=5)
+MLA = Mla(heads=4, q_rank=7, kv_rank=9, nope_dim=3, rope_dim=2, v_dim=5, softmax_scale=0.4)
 EVERYTHING = GQA.model_copy(update={"qk_norm": True, "qkv_bias": True, "output_bias": True})
 
 
@@ -105,6 +107,38 @@ def test_what_a_network_may_have_besides():
     }
 
 
+def test_the_attention_of_a_latent_draft():
+    found = {
+        name.removeprefix("layers.0.self_attn."): shape
+        for name, shape in parameters.shapes(draft(MLA)).items()
+        if "self_attn" in name
+    }
+    assert found == {
+        "q_a_proj.weight": (7, 16),
+        "q_a_layernorm.weight": (7,),
+        "q_b_proj.weight": (4 * (3 + 2), 7),
+        "kv_a_proj_with_mqa.weight": (9 + 2, 16),
+        "kv_a_layernorm.weight": (9,),
+        "kv_b_proj.weight": (4 * (3 + 5), 9),
+        "o_proj.weight": (8, 4 * 5),
+    }
+
+
+def test_a_latent_draft_may_project_its_queries_at_once():
+    at_once = MLA.model_copy(update={"q_rank": None})
+    shapes = parameters.shapes(draft(at_once, layers=2))
+    assert shapes["layers.0.self_attn.q_proj.weight"] == (4 * (3 + 2), 16)
+    assert shapes["layers.1.self_attn.q_proj.weight"] == (4 * (3 + 2), 8)
+    assert not [name for name in shapes if ".q_a_" in name or ".q_b_" in name]
+
+
+@pytest.mark.parametrize("attention", [GQA, MLA])
+def test_a_description_of_either_attention_survives_json(attention):
+    found = draft(attention)
+    assert Draft.model_validate_json(found.model_dump_json()) == found
+    assert found.model_dump()["layers"]["attention"]["kind"] == attention.kind
+
+
 def test_tables_of_the_target_may_lie_in_the_file_and_are_not_owned():
     borrowed = Vocabulary(
         target_size=30, draft_size=30, mapped=False, head="target", embeddings="target"
@@ -141,6 +175,9 @@ def test_what_follows_the_map_and_the_halves_of_the_input():
     assert parameters.along(draft(), DRAFT_VOCAB) == {"lm_head.weight": 0, "d2t": 0}
     halves = {f"layers.0.self_attn.{part}_proj.weight": 1 for part in "qkv"}
     assert parameters.along(draft(layers=2), ENTRY) == halves
+    latent = ("q_a_proj", "kv_a_proj_with_mqa")
+    halves = {f"layers.0.self_attn.{part}.weight": 1 for part in latent}
+    assert parameters.along(draft(MLA, layers=2), ENTRY) == halves
 
 
 @pytest.mark.parametrize("row", PARAMETERS, ids=lambda row: row.name)
@@ -155,7 +192,12 @@ def test_axes_stand_where_the_rewrites_move_them(row):
 
 @pytest.mark.parametrize("row", PARAMETERS, ids=lambda row: row.name)
 def test_every_row_is_some_networks(row):
-    networks = (draft(EVERYTHING, layers=2, everything=True),)
+    at_once = MLA.model_copy(update={"q_rank": None})
+    networks = (
+        draft(EVERYTHING, layers=2, everything=True),
+        draft(MLA, layers=2),
+        draft(at_once, layers=2),
+    )
     assert row.repeats or any(
         row is owned for network in networks for _, owned in parameters.parameters(network)
     )

@@ -182,7 +182,7 @@ class Subject:
             }
         )
         layers = self.draft.layers
-        attention = layers.attention.model_copy(update={"qk_norm": flags["qk_norm"] == "on"})
+        attention = layers.gqa.model_copy(update={"qk_norm": flags["qk_norm"] == "on"})
         draft = self.draft.model_copy(
             update={
                 "fc": fc,
@@ -309,7 +309,7 @@ def configured_flags(draft: Draft) -> dict[str, str]:
         "hidden_norms": "one",
         "entry_norms": "as-named",
         "later_norms": "as-named",
-        "qk_norm": "on" if draft.layers.attention.qk_norm else "off",
+        "qk_norm": "on" if draft.layers.gqa.qk_norm else "off",
     }
 
 

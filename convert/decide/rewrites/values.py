@@ -22,7 +22,7 @@ def add_zeros(work: Work) -> Work:
     if not wanted:
         return work
     layers = work.draft.layers
-    biased = layers.attention.model_copy(update={"qkv_bias": True, "output_bias": True})
+    biased = layers.gqa.model_copy(update={"qkv_bias": True, "output_bias": True})
     layers = layers.model_copy(update={"attention": biased})
     sizes = shapes(work.draft.model_copy(update={"layers": layers}))
     for name in wanted:
