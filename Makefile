@@ -28,7 +28,7 @@ test: $(READY)  ## Run the fast tests.
 	$(BIN)/python -m pytest
 
 demo: $(READY)  ## Convert the tiny trained drafts to every layout and back, and show what was checked.
-	$(BIN)/python -m eagle3_interop.recipes.demo
+	$(BIN)/python recipes/demo.py
 
 lint: $(READY)  ## Check style and format.
 	$(BIN)/ruff check .
