@@ -17,6 +17,7 @@ from eagle3_interop.convert.write.rewrite import rewritten
 from eagle3_interop.schemas.dialects.base import TargetFacts
 from eagle3_interop.schemas.dialects.sglang import ids_to_taps, taps_to_ids
 from eagle3_interop.schemas.draft import ParallelDrafting
+from eagle3_interop.schemas.findings import Refused
 
 IDS = "eagle_aux_hidden_state_layer_ids"
 DEEPSEEK = [
@@ -400,13 +401,13 @@ def test_the_number_of_taps_stands_wherever_a_class_of_vllm_looks(tmp_path):
     assert (config["num_aux_layers"], config["num_aux_hidden_states"]) == (3, 3)
 
 
-def test_the_mask_of_parallel_drafting_is_permuted_with_fc(tmp_path):
-    """No reader takes such a draft yet; whatever has the axis of the taps is permuted all the same."""
+def parallel(tmp_path, taps):
+    """A draft with the mask of parallel drafting, which no reader takes yet, and that mask."""
     mask = random((1, 1, 3 * H), 81)
     tensors = drafts.speculators_tensors()
     plain = drafts.speculators(tmp_path / "plain", tensors)
     masked = drafts.speculators(tmp_path / "masked", tensors | {"mask_hidden": mask})
-    loaded = api.load(str(plain), "auto", api.Options(taps=(5, 0, 3)))
+    loaded = api.load(str(plain), "auto", api.Options(taps=taps))
     reading = loaded.reading
     reading = replace(
         reading,
@@ -414,9 +415,21 @@ def test_the_mask_of_parallel_drafting_is_permuted_with_fc(tmp_path):
         names={**reading.names, "mask_hidden": "mask_hidden"},
     )
     loaded = replace(loaded, reading=reading, checkpoint=open_checkpoint(str(masked)))
-    op = order_taps(begin(loaded, "vllm", api.Options())).tensors["mask_hidden"].op
+    return begin(loaded, "vllm", api.Options()), mask
+
+
+def test_the_mask_of_parallel_drafting_is_permuted_with_fc(tmp_path):
+    work, mask = parallel(tmp_path, (5, 0, 3))
+    op = order_taps(work).tensors["mask_hidden"].op
     output = Output("mask_hidden", "F32", (1, 1, 3 * H), op, "")
     with op.source.file.open("rb") as file:
         values = np.concatenate(list(rewritten(file.fileno(), output, op)))
     one, two, three = np.split(mask, 3, axis=2)
     assert np.array_equal(values.reshape(mask.shape), np.concatenate([two, three, one], axis=2))
+
+
+def test_a_repeated_tap_under_a_mask_is_refused_by_its_name(tmp_path):
+    """What two blocks of the mask add up to depends on fc's blocks, which are merged as well."""
+    work, _ = parallel(tmp_path, (3, 0, 3))
+    with pytest.raises(Refused, match="mask_hidden"):
+        order_taps(work)

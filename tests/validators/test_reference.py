@@ -347,7 +347,7 @@ def test_unknown_networks_are_refused_by_name(drafts):
 def test_weights_are_read_once_and_must_be_finite(drafts):
     draft = drafts.make_draft()
     reads = []
-    stored = {"norm.weight": torch.ones(64), "fc.weight": torch.tensor([float("nan")])}
+    stored = {"norm.weight": torch.ones(64), "fc.weight": torch.full((64, 192), float("nan"))}
     weights = Weights(draft, lambda name: reads.append(name) or stored[name], dtype=torch.bfloat16)
     assert weights["norm.weight"].dtype == torch.bfloat16
     assert weights["norm.weight"] is weights["norm.weight"]
@@ -376,3 +376,10 @@ def test_weights_of_a_reading(drafts):
     weights = Weights.read(reading, Folder())
     assert weights["norm.weight"].mean() == 2
     assert weights.target_ids.tolist() == list(range(0, 96, 2))
+
+
+def test_a_weight_that_torch_would_stretch_is_refused(drafts):
+    draft = drafts.make_draft()
+    weights = Weights.of(draft, {"norm.weight": torch.ones(1)})
+    with pytest.raises(Refused, match=r"norm.weight.*\[1\].*\[64\]"):
+        weights["norm.weight"]
