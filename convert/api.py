@@ -295,7 +295,7 @@ def describe(described: Draft | Loaded) -> list[str]:
     """The network in a few lines, for people."""
     draft = described.reading.draft if isinstance(described, Loaded) else described
     _expect(draft, Draft, "load(SOURCE).reading.draft")
-    layers, attention, vocabulary = draft.layers, draft.layers.attention, draft.vocabulary
+    layers, attention, vocabulary = draft.layers, draft.layers.gqa, draft.vocabulary
     taps = shown("taps", None if draft.taps is None else list(draft.taps))
     norms = [
         name

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from eagle3_interop.schemas.dialects.base import Reading, Source
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Refused, finding
+from eagle3_interop.schemas.parameters import Shape, storable
 
 Load = Callable[[str], torch.Tensor]
 
@@ -80,11 +82,21 @@ class Weights:
         """The tensor under this canonical name.
 
         Raises:
-            Refused: it holds NaN or infinite values.
+            Refused: it holds NaN or infinite values, or has another shape than the network's: torch
+                would stretch a norm of one value without a word.
         """
         if name not in self._kept:
-            self._kept[name] = self._placed(name, self._load(name))
+            tensor = self._load(name)
+            wanted, found = self._shapes.get(name), tuple(tensor.shape)
+            if wanted not in (None, found):
+                message = f"has shape {list(found)}; the network's is {list(wanted or ())}."
+                raise Refused([finding("shape-mismatch", name, message)])
+            self._kept[name] = self._placed(name, tensor)
         return self._kept[name]
+
+    @cached_property
+    def _shapes(self) -> dict[str, Shape]:
+        return storable(self.draft)
 
     @property
     def embeddings(self) -> torch.Tensor:
