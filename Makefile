@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 # More threads than free cores slow the small networks of tests and demo down.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install test demo lint types speculators engines conformance diagnose docs bench clean
+.PHONY: help install test demo lint types speculators engines conformance gpu diagnose docs bench clean
 
 help:  ## List the targets.
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -28,7 +28,7 @@ test: $(READY)  ## Run the fast tests.
 	$(BIN)/python -m pytest
 
 demo: $(READY)  ## Convert the tiny trained drafts to every layout and back, and show what was checked.
-	$(BIN)/python -m eagle3_interop.recipes.demo
+	$(BIN)/python recipes/demo.py
 
 lint: $(READY)  ## Check style and format.
 	$(BIN)/ruff check .
@@ -51,6 +51,9 @@ engines: $(READY)  ## Run a fixed part of the conformance matrix in the real eng
 
 conformance: $(READY)  ## Run all of it (an hour), and write docs/conformance.md.
 	$(BIN)/python -m pytest -m engine tests/engines
+
+gpu: $(READY)  ## Run the tests that need a CUDA device.
+	$(BIN)/python -m pytest -m gpu tests/validators/test_gpu.py
 
 diagnose: $(READY)  ## Diagnose every wrong wiring of the trained drafts, alone and in pairs (an hour).
 	$(BIN)/python -m pytest -m 'grid or not grid' tests/validators/test_diagnose.py

@@ -25,7 +25,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from eagle3_interop.convert.read.checkpoint import open_checkpoint
 from eagle3_interop.schemas.dialects import speculators, vllm
 from eagle3_interop.schemas.dialects.base import Wishes
-from eagle3_interop.schemas.draft import Attention, Draft, Fc, Layers, Mlp, Vocabulary
+from eagle3_interop.schemas.draft import Draft, Fc, Gqa, Layers, Mlp, Vocabulary
 from eagle3_interop.schemas.draft import Target as TargetPart
 from eagle3_interop.validators.accept.acceptance import measure
 from eagle3_interop.validators.accept.shape import Shape
@@ -66,7 +66,7 @@ def middle_parts() -> tuple[LlamaForCausalLM, Draft, dict[str, torch.Tensor], li
         fc=Fc(blocks=3),
         layers=Layers(
             count=1,
-            attention=Attention(heads=8, kv_heads=4, head_dim=64),
+            attention=Gqa(heads=8, kv_heads=4, head_dim=64),
             mlp=Mlp(width=1376),
             norm_eps=1e-5,
             windows=(None,),

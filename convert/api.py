@@ -1,5 +1,6 @@
 """Conversion as a library: load, fit, plan, write, compare. The commands are thin shells over this."""
 
+import difflib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from eagle3_interop.convert.decide.recognition import (
     refuse_model,
 )
 from eagle3_interop.convert.read.checkpoint import Checkpoint, open_checkpoint
+from eagle3_interop.convert.read.folders import check_links, local_path
 from eagle3_interop.convert.read.same_values import same_values
 from eagle3_interop.convert.read.target_tables import TargetCheckpoint, open_target
 from eagle3_interop.convert.write import stream
@@ -28,7 +30,7 @@ from eagle3_interop.schemas.dialects.base import Reading, TargetFacts
 from eagle3_interop.schemas.dialects.reading import check, check_target, with_target
 from eagle3_interop.schemas.dialects.registry import LAYOUTS, SOURCES
 from eagle3_interop.schemas.draft import Draft
-from eagle3_interop.schemas.findings import Finding, Refused, errors, finding
+from eagle3_interop.schemas.findings import Finding, Refused, Usage, errors, finding
 from eagle3_interop.schemas.options import Options
 
 _CODE = (".py", ".so", ".sh", ".js")
@@ -68,8 +70,25 @@ class Conversion:
         }
 
 
+def _know(name: object, names: Sequence[str], what: str) -> None:
+    """Raise `Usage` where it is none of these names."""
+    if name in names:
+        return
+    near = difflib.get_close_matches(str(name).lower(), names, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}."
+    raise Usage(f"no {what} is called {name!r}: {hint}")
+
+
+def _expect(value: object, kind: type, maker: str) -> None:
+    """Raise `Usage` where it is not what this function gives."""
+    if not isinstance(value, kind):
+        raise Usage(
+            f"a {type(value).__name__} was given where a {kind.__name__} is needed: {maker} gives one."
+        )
+
+
 def load(
-    source: str,
+    source: str | Path,
     layout: str = "auto",
     options: Options | None = None,
     *,
@@ -93,7 +112,8 @@ def load(
         Unavailable: the disk or the Hub failed.
     """
     options = options or Options()
-    checkpoint = open_checkpoint(source, weights=weights)
+    _know(layout, (*LAYOUTS, "auto"), "layout")
+    checkpoint = open_checkpoint(str(source), weights=weights)
     refuse_model(checkpoint)
     for_all = shared and layout == "auto" and LAYOUTS["universal"].recognise(checkpoint.config)
     beside = left_beside(checkpoint)
@@ -190,16 +210,24 @@ def convert(loaded: Loaded, destination: str, options: Options | None = None) ->
 
     Raises:
         Refused: the destination cannot express the network exactly.
+        Usage: no such destination, or not what `load` gives.
     """
     options = options or Options()
+    _expect(loaded, Loaded, "load(SOURCE)")
+    _know(destination, tuple(LAYOUTS), "layout")
     fitted = fit(loaded, destination, options)
     _prove(fitted, loaded, destination)
     weights = weight_files(loaded, fitted, destination, options.max_shard_bytes)
     texts = {"config.json": _json(fitted.writing.config)}
     if len(weights) > 1:
         texts["model.safetensors.index.json"] = _json(index(weights, loaded.checkpoint))
+    states = dict(loaded.checkpoint.folder.states)
+    check_links(loaded.checkpoint.sides, states)
     sides = tuple(Taken(path.name, path) for path in loaded.checkpoint.sides)
-    conversion = Conversion(loaded, destination, fitted, Plan(weights, texts, sides))
+    if loaded.target is not None:
+        states |= loaded.target.folder.states
+    plan = Plan(weights, texts, sides, states=states)
+    conversion = Conversion(loaded, destination, fitted, plan)
     return replace(
         conversion, plan=replace(conversion.plan, provenance=_provenance(conversion, options))
     )
@@ -240,7 +268,7 @@ def network(draft: Any, fitted: Fitted) -> Any:  # noqa: ANN401
 
 def write(
     conversion: Conversion,
-    output: Path,
+    output: str | Path,
     *,
     link: bool = False,
     overwrite: bool = False,
@@ -248,8 +276,14 @@ def write(
     progress: Callable[[int], None] | None = None,
 ) -> stream.WriteResult:
     """Write a conversion; see `stream.write` for what is guaranteed and raised."""
+    _expect(conversion, Conversion, "convert(load(SOURCE), DESTINATION)")
     return stream.write(
-        conversion.plan, output, link=link, overwrite=overwrite, digest=digest, progress=progress
+        conversion.plan,
+        local_path(output),
+        link=link,
+        overwrite=overwrite,
+        digest=digest,
+        progress=progress,
     )
 
 
@@ -260,9 +294,11 @@ def said_of(result: stream.WriteResult) -> list[Finding]:
     ]
 
 
-def describe(draft: Draft) -> list[str]:
+def describe(described: Draft | Loaded) -> list[str]:
     """The network in a few lines, for people."""
-    layers, attention, vocabulary = draft.layers, draft.layers.attention, draft.vocabulary
+    draft = described.reading.draft if isinstance(described, Loaded) else described
+    _expect(draft, Draft, "load(SOURCE).reading.draft")
+    layers, attention, vocabulary = draft.layers, draft.layers.gqa, draft.vocabulary
     taps = shown("taps", None if draft.taps is None else list(draft.taps))
     norms = [
         name
@@ -317,6 +353,7 @@ def _provenance(conversion: Conversion, options: Options) -> dict[str, Any]:
             "taps": options.taps and list(options.taps),
             "set": dict(options.sets or {}),
             "dtype": options.dtype,
+            "target_name": options.target_name,
         },
         "draft": report["draft"],
         "tensors": report["tensors"],

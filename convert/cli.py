@@ -93,10 +93,10 @@ def _conversion(layout: str, destination: str) -> Callable[..., None]:
             bool, typer.Option("--canonical-names", help="Rename what would be accepted as it is.")
         ] = False,
         digest: Annotated[
-            bool, typer.Option("--digest", help="Record the sha256 of every file.")
+            bool, typer.Option("--digest", help="Record the sha256 of weights, too.")
         ] = False,
         overwrite: Annotated[
-            bool, typer.Option("--overwrite", help="Replace an existing output.")
+            bool, typer.Option("--overwrite", help="Replace an output of this tool, if as written.")
         ] = False,
         dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan only.")] = False,
         json: JsonFlag = False,
@@ -210,16 +210,17 @@ def _convert(
     from eagle3_interop.convert.read.folders import local_path
     from eagle3_interop.convert.summary import show
     from eagle3_interop.convert.write import stream
-    from eagle3_interop.convert.write.output_folder import check_free
+    from eagle3_interop.convert.write.places import check_folder
 
     output = local_path(output)
-    if not dry_run:
-        check_free(output.absolute(), overwrite=overwrite)
+    check_folder(output, (source, options.target), overwrite=overwrite)
     loaded = api.load(source, layout, options)
     conversion = api.convert(loaded, destination, options)
     files: tuple[stream.FileResult, ...] = ()
     findings = list(conversion.fitted.findings)
-    if not dry_run:
+    if dry_run:
+        stream.check(conversion.plan, output, link=link, overwrite=overwrite)
+    else:
         with console.progress(
             "writing", stream.planned_bytes(conversion.plan), "bytes"
         ) as progress:
@@ -402,9 +403,9 @@ def serve(
         inspection.require_same(loaded, engine)
         config = loaded.checkpoint.config
         theirs = loaded.target.text_config if loaded.target else None
-        line = serving.command(
-            config,
+        wanted = serving.Serving(
             engine,
+            config,
             source,
             target or loaded.reading.draft.target.name or "TARGET",
             loaded.reading.draft.speculative_tokens or 3
@@ -413,11 +414,16 @@ def serve(
             topk,
             target_config=theirs,
         )
-        own = serving.judge(line, engine, config, source, theirs)
-        found = own if check is None else serving.judge(check, engine, config, source, theirs)
+        line = serving.command(wanted).line
+        own = serving.judge(line, engine, config, source, theirs, target)
+        found = (
+            own if check is None else serving.judge(check, engine, config, source, theirs, target)
+        )
         console.findings(found)
         if check is not None and not errors(found):
-            console.result("the command fits this draft")
+            warned = any(item.severity == "warning" for item in found)
+            but = ", but for the warnings" if warned else ""
+            console.result(f"the command fits this draft{but}")
         elif check is None or not errors(own):
             console.result(line)
         console.data(

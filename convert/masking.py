@@ -10,22 +10,26 @@ _MACHINE_PATH = re.compile(
 )
 _PATH_IN_TEXT = re.compile(r"(?<![\w/.:<~])(?:~|[A-Za-z]:|\.{1,2})?(?:[\\/][^\s\\/'\"`,;()<>]+)+")
 
+_NAMED = r"(?:api[-_]?key|access[-_]?key|token|secret|password|passwd|pwd)"
+"""How what may not be seen is called."""
+
 _SECRETS = (
     # Credentials in a URL.
     (re.compile(r"(?<=://)[^\s/@'\"]+@"), "***@"),
     # Headers and parameters that carry one.
-    (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{6,}"), r"\1 ***"),
-    (
-        re.compile(
-            r"(?i)((?:api[-_]?key|access[-_]?key|token|secret|password|passwd|pwd)[\"']?\s*[=:]\s*[\"']?)[^\s\"'&,;]+"
-        ),
-        r"\1***",
-    ),
+    (re.compile(r"(?i)\b(bearer|authorization\W{1,4}\w+)\s+[\w.~+/=-]{6,}"), r"\1 ***"),
+    (re.compile(rf"(?i)({_NAMED}[\"']?\s*[=:]\s*)(?:\[[^\]]*\]|\([^)]*\))"), r"\1***"),
+    (re.compile(rf"(?i)({_NAMED}[\"']?\s*[=:]\s*[\"']?)[^\s\"'&,;]+"), r"\1***"),
+    # Flags with their value behind them, in a line and in a list.
+    (re.compile(rf"(?i)(--?[\w-]*{_NAMED}[\"']?,?\s+[\"']?)[^\s\"'&,;-][^\s\"'&,;]*"), r"\1***"),
     # Keys by their usual prefixes.
-    (re.compile(r"\b(?:hf|api_org|gh[opsur]|github_pat)_\w{16,}"), "***"),
+    (re.compile(r"\b(?:hf|api_org)_[A-Za-z0-9]{16,}"), "***"),
+    (re.compile(r"\b(?:gh[opsur]_[A-Za-z0-9]{16,}|github_pat_\w{16,})"), "***"),
     (re.compile(r"\b(?:sk|pk|rk)-[\w-]{20,}"), "***"),
     (re.compile(r"\b(?:glpat|nvapi|pypi|xox[abprs])-[\w-]{16,}"), "***"),
     (re.compile(r"\bA(?:KIA|SIA)[0-9A-Z]{16}\b"), "***"),
+    (re.compile(r"\bAIza[\w-]{30,}"), "***"),
+    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+"), "***"),
 )
 
 

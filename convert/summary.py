@@ -63,14 +63,15 @@ def _launch_lines(conversion: api.Conversion, output: Path, *, written: bool) ->
         "universal": ("vllm", "sglang"),
     }
     for engine in by_destination.get(conversion.destination, ("vllm",)):
-        line = command.command(
-            config,
+        wanted = command.Serving(
             engine,
+            config,
             place,
             options.target or "TARGET",
             conversion.fitted.draft.speculative_tokens or 3,
             target_config=theirs,
         )
+        line = command.command(wanted).line
         try:
             inspection.require_captured(conversion.loaded, engine)
             if written:

@@ -13,6 +13,7 @@ import typer
 
 from eagle3_interop.convert import api
 from eagle3_interop.convert.console import EXIT_DIFFERENT, Console
+from eagle3_interop.convert.write.places import check_files, check_folder
 from eagle3_interop.recipes.publish.hub import Place
 from eagle3_interop.recipes.publish.publication import Failed, Outcome, push
 from eagle3_interop.schemas.report import Report
@@ -79,6 +80,10 @@ def chain(
     console = Console()
     draft, report_file = work / "draft", work / "report.json"
     with console.outcomes(lambda _: {}):
+        reads = (source, target, prompts)
+        check_folder(draft, reads, overwrite=True)
+        work.mkdir(parents=True, exist_ok=True)
+        check_files({"report": report_file}, reads)
         conversion = convert(source, to, target, target_name, draft)
         console.findings(conversion.fitted.findings, notes=False)
         console.line(f"converted from {conversion.loaded.layout} to {to}: {draft}")

@@ -4,27 +4,7 @@ Every layout (``speculators.py``, ``sglang.py``, ``vllm.py``) reads its framewor
 headers into a `Draft` and writes a `Draft` back out. Two checkpoints hold the same network when
 their drafts are equal and their tensors, under canonical names, are equal bit for bit.
 
-Canonical tensor names (``N`` is a layer, ``H`` the draft's width, ``T`` the target's, ``n`` the number of
-fc blocks, ``V``/``D`` the target's/draft's vocabulary):
-
-==============================================  ====================================================
-``embed_tokens.weight``                         [V, H]
-``fc.weight``, ``fc.bias``                      [H, n*T], [H]
-``input_norm.weight``                           [n*T], RMS norm over the whole concatenation
-``fc_norm.K.weight``                            [T], RMS norm of block K
-``layers.0.input_layernorm.weight``             [H], norm of the token embedding
-``layers.0.hidden_norm.weight``                 [H], norm of the hidden state
-``layers.N.input_layernorm.weight`` (N >= 1)    [H], the one norm before attention
-``layers.N.self_attn.{q,k,v,o}_proj.weight``    q, k, v of layer 0 take 2H columns: [embedding, hidden]
-``layers.N.self_attn.{q,k}_norm.weight``        [head_dim]
-``layers.N.post_attention_layernorm.weight``    [H]
-``layers.N.mlp.{gate,up,down}_proj.weight``     [I, H], [I, H], [H, I]
-``norm.weight``                                 [H], final norm
-``lm_head.weight``                              [D, H]
-``d2t``                                         [D] integer offsets: target id = draft id + d2t[draft id]
-``t2d``                                         [V] bool: is this target token in the draft vocabulary
-``mask_hidden``                                 [1, 1, n*T], parallel drafting only
-==============================================  ====================================================
+Which tensors a network owns, and their shapes, stands in `parameters`.
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -146,16 +126,47 @@ def _is_size(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e18
 
 
-class Attention(Part):
-    """Attention of every draft layer (``mla`` is recognised, and refused by the converters for now)."""
+class Gqa(Part):
+    """Grouped-query attention: heads share their keys and values in groups."""
 
-    kind: Literal["gqa", "mla"] = "gqa"
+    kind: Literal["gqa"] = "gqa"
     heads: Size
     kv_heads: Size
     head_dim: Size
     qk_norm: bool = False
     qkv_bias: bool = False
     output_bias: bool = False
+
+
+class Mla(Part):
+    """Multi-head latent attention: keys and values are expanded from one latent vector a position.
+
+    Recognised, and refused by readers and converters for now.
+
+    Attributes:
+        heads: each with keys and values of its own.
+        q_rank: width of the latent that queries are expanded from; None: they are projected at once.
+        kv_rank: width of the latent that keys and values are expanded from.
+        nope_dim: part of each query and key head that is not rotated; it comes first.
+        rope_dim: part that is rotated; that of the keys is one for all heads.
+        v_dim: width of each value head.
+        interleaved: rotated pairs are neighbours (2i, 2i + 1), and not the two halves.
+        softmax_scale: factor on the scores, all told: what yarn's mscale adds is in it.
+    """
+
+    kind: Literal["mla"] = "mla"
+    heads: Size
+    q_rank: Size | None
+    kv_rank: Size
+    nope_dim: Size
+    rope_dim: Size
+    v_dim: Size
+    interleaved: bool = True
+    softmax_scale: float = Field(gt=0)
+
+
+Attention = Annotated[Gqa | Mla, Field(discriminator="kind")]
+"""Attention of every draft layer."""
 
 
 class Mlp(Part):
@@ -185,6 +196,19 @@ class Layers(Part):
         if len(self.windows) != self.count:
             raise ValueError(f"{len(self.windows)} windows for {self.count} layers")
         return self
+
+    @property
+    def gqa(self) -> Gqa:
+        """The attention, for code that knows this kind alone and is never handed the other.
+
+        Raises:
+            TypeError: it is the other.
+        """
+        if not isinstance(self.attention, Gqa):
+            raise TypeError(
+                f"grouped-query attention was expected, and this is {self.attention.kind}"
+            )
+        return self.attention
 
 
 class Vocabulary(Part):

@@ -8,6 +8,9 @@ from numpy.typing import ArrayLike
 ROUNDS = 2000
 """Draws of a bootstrap."""
 
+AT_ONCE = 1 << 21
+"""Entries that are drawn at a time, which bounds the memory and changes no draw."""
+
 
 def ratio_interval(
     sums: ArrayLike, counts: ArrayLike, seed: int = 0, level: float = 0.95, rounds: int = ROUNDS
@@ -22,8 +25,13 @@ def ratio_interval(
         rounds: draws.
     """
     total, parts = np.asarray(sums, np.float64), np.asarray(counts, np.float64)
-    drawn = np.random.RandomState(seed % 2**32).randint(len(total), size=(rounds, len(total)))
-    ratios = total[drawn].sum(axis=1) / parts[drawn].sum(axis=1).clip(min=1e-12)
+    generator = np.random.RandomState(seed % 2**32)
+    count, ratios = len(total), np.empty(rounds)
+    at_once = max(1, AT_ONCE // count)
+    for start in range(0, rounds, at_once):
+        drawn = generator.randint(count, size=(min(at_once, rounds - start), count))
+        gained, steps = total[drawn].sum(axis=1), parts[drawn].sum(axis=1)
+        ratios[start : start + at_once] = gained / steps.clip(min=1e-12)
     low, high = np.quantile(ratios, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 

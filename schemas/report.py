@@ -14,6 +14,16 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+LOGIT_ROUNDING = {"float32": 5e-5, "float16": 2e-2, "bfloat16": 1e-1}
+"""Logit differences that are rounding, relative to the largest logit.
+
+Two readings of one network are computed by the same operations on the same numbers, and differ by exactly 0.
+Only where a conversion permuted or merged blocks of fc do sums run in another order; on the tiny pair that is
+9e-7 in float32. Against it, the last bit of one bfloat16 weight of the final norm is 3e-4 there, rope at
+theta 12000 for 10000 is 5e-2, and a wrong residual or feedback is 0.8.
+"""
+
+
 class Gate(_Part):
     """A check that decides the verdict.
 
@@ -89,6 +99,7 @@ class LogitsReport(_Part):
         top1_agreement: share of proposals that are equal.
         kl: by depth, the mean divergence of the checkpoint from the source.
         positions: start positions; each was run to every depth.
+        largest: largest logit of the source, to which rounding is relative; None where it is not a number.
     """
 
     max_abs_diff: float | None
@@ -96,6 +107,7 @@ class LogitsReport(_Part):
     top1_agreement: float
     kl: tuple[float | None, ...]
     positions: int
+    largest: float | None = None
 
 
 class FirstDifference(_Part):

@@ -10,6 +10,7 @@ import drafts
 import numpy as np
 
 from eagle3_interop.convert import api
+from eagle3_interop.convert.serve.command import Serving, command
 from eagle3_interop.schemas.findings import Finding, Refused, errors
 
 
@@ -94,3 +95,9 @@ def same_tensors(one: drafts.Tensors, other: drafts.Tensors) -> bool:
         one[name].dtype == other[name].dtype and np.array_equal(one[name], other[name])
         for name in one
     )
+
+
+def launch_line(config, engine, checkpoint, target, tokens, topk=1, target_config=None) -> str:
+    """The command that `serve` prints."""
+    wanted = Serving(engine, config, checkpoint, target, tokens, topk, target_config=target_config)
+    return command(wanted).line

@@ -19,7 +19,6 @@ from eagle3_interop.convert.console import (
 )
 from eagle3_interop.validators.validate_cli import (
     STDOUT,
-    check_outputs,
     check_request,
     require_extra,
     taps_of,
@@ -30,6 +29,9 @@ if TYPE_CHECKING:
     from eagle3_interop.schemas.findings import Finding
     from eagle3_interop.validators.diagnose.run import Answer
     from eagle3_interop.validators.prove.request import Request
+
+SHOWN = 10
+"""Wirings in the table, beside the configured one."""
 
 app = typer.Typer(
     name="eagle3-diagnose",
@@ -107,11 +109,15 @@ def diagnose(
         return report
 
     with console.outcomes(refused):
-        check_outputs(json, html)
         from eagle3_interop.convert.read.folders import hub_id
+        from eagle3_interop.convert.write.places import check_files, check_folder
         from eagle3_interop.schemas.findings import Usage
         from eagle3_interop.validators.prove.request import DIAGNOSED, Request
 
+        reads = (checkpoint, target, prompts, streams)
+        if write is not None:
+            check_folder(write, reads)
+        check_files({"--json": json, "--html": html}, reads, folder=write)
         request = Request(
             checkpoint=hub_id(checkpoint),
             target=hub_id(target),
@@ -170,13 +176,15 @@ def _run(
 def _show(console: Console, answer: "Answer") -> None:
     console.findings(answer.findings, notes=False)
     from eagle3_interop.validators.diagnose.run import answer as sentence
-    from eagle3_interop.validators.report.heatmap import rows
+    from eagle3_interop.validators.report.heatmap import SCORE, foremost, rows
     from eagle3_interop.validators.report.terminal import Figures
 
     if console.talks:
-        shown = [(f"{row.score:.3f}", row.length, row.text) for row in rows(answer.report)[:10]]
-        columns = ("score", "accept length", "wiring")
+        first = foremost(rows(answer.report), SHOWN)
+        shown = [(f"{row.score:.3f}", row.length, row.text) for row in first]
+        columns = ("score (nats)", "accept length", "wiring")
         console.show(Figures("wirings, the best first", columns, shown, prose=True))
+        console.line(f"score: {SCORE}")
     if answer.report["written"]:
         console.result(f"written: {answer.report['written']}")
     console.result(sentence(answer.diagnosis))

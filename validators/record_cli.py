@@ -17,7 +17,6 @@ from eagle3_interop.convert.console import (
 )
 from eagle3_interop.validators.validate_cli import (
     STDOUT,
-    check_outputs,
     check_request,
     require_extra,
     taps_of,
@@ -105,10 +104,13 @@ def record(
         return {"status": "refused", "findings": [item.model_dump() for item in found]}
 
     with console.outcomes(refused):
-        check_outputs(json)
         from eagle3_interop.convert.read.folders import hub_id
+        from eagle3_interop.convert.write.places import check_apart, check_files
         from eagle3_interop.validators.record.wish import Wish
 
+        reads = (target, prompts, engine_python)
+        check_apart(out, reads)
+        check_files({"--json": json}, reads, folder=out)
         wish = Wish(
             target=hub_id(target),
             out=out,

@@ -1,6 +1,5 @@
 """``eagle3-validate``: a thin shell over `validate`; ``--help`` imports neither torch nor transformers."""
 
-import os
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +19,8 @@ from eagle3_interop.convert.console import (
     launch,
 )
 
+STDOUT = Path("-")
+
 if TYPE_CHECKING:
     from eagle3_interop.schemas.findings import Finding
     from eagle3_interop.schemas.report import Report
@@ -37,8 +38,6 @@ app = typer.Typer(
 
 EXTRA = ("torch", "transformers", "accelerate")
 """What the ``validate`` extra brings, and a base install lacks."""
-
-STDOUT = Path("-")
 
 
 @app.command(no_args_is_help=True)
@@ -142,11 +141,13 @@ def validate(
         return report.model_dump(mode="json")
 
     with console.outcomes(refused):
-        check_outputs(json, html)
         from eagle3_interop.convert.read.folders import hub_id
+        from eagle3_interop.convert.write.places import check_files
         from eagle3_interop.validators.engines.options import check_options
         from eagle3_interop.validators.prove.request import Request
 
+        reads = (checkpoint, target, against, prompts, engine_python, streams)
+        check_files({"--json": json, "--html": html}, reads)
         request = Request(
             checkpoint=hub_id(checkpoint),
             target=hub_id(target),
@@ -283,26 +284,6 @@ def check_alone(streams: str | None, engine: str | None) -> None:
 
     if streams is not None and engine is not None:
         raise Usage("--engine and --server need the target itself: leave --streams out.")
-
-
-def check_outputs(*paths: Path | None) -> None:
-    """Find out before the work, not after it, that a report cannot be written.
-
-    Raises:
-        Usage: there is no such folder, or the path is one.
-        Unavailable: nothing may be written there.
-    """
-    from eagle3_interop.convert.read.folders import local_path
-    from eagle3_interop.schemas.findings import Unavailable, Usage
-
-    for path in paths:
-        if path is None or path == STDOUT:
-            continue
-        local_path(path)
-        if path.is_dir() or not path.absolute().parent.is_dir():
-            raise Usage(f"{path}: give a file in a folder that exists.")
-        if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
-            raise Unavailable(f"{path}: nothing may be written there")
 
 
 def try_report(path: Path, content: str) -> list[str]:

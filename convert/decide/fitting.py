@@ -17,10 +17,10 @@ from eagle3_interop.convert.decide.rewrites.values import add_zeros, cast, choos
 from eagle3_interop.convert.decide.rewrites.work import Work, begin, write
 from eagle3_interop.convert.write.plan import Output
 from eagle3_interop.schemas.dialects.base import Writing
-from eagle3_interop.schemas.dialects.spelling import shapes
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Finding, Refused, errors, unmended
 from eagle3_interop.schemas.options import Options
+from eagle3_interop.schemas.parameters import shapes
 
 REWRITES: tuple[Callable[[Work], Work], ...] = (
     exchange_halves,

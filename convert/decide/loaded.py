@@ -20,8 +20,8 @@ class Loaded:
         facts: what the target's config says.
         own_embeddings: True, the stored table differs from the target's; False, it is the target's
             (or there is none); None, nobody knows.
-        exchanged: canonical names of tensors whose two halves of columns stand in the file in the other
-            order than every framework feeds them (`eagle3-diagnose --write` finds out).
+        exchanged: the two halves of what layer 0 takes stand in the file in the other order than every
+            framework feeds them (`eagle3-diagnose --write` finds out).
     """
 
     checkpoint: Checkpoint
@@ -30,7 +30,7 @@ class Loaded:
     target: TargetCheckpoint | None = None
     facts: TargetFacts | None = None
     own_embeddings: bool | None = None
-    exchanged: tuple[str, ...] = ()
+    exchanged: bool = False
 
     def stored(self, canonical: str) -> Stored:
         """Where a tensor lies."""

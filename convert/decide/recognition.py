@@ -7,7 +7,7 @@ from typing import Any
 
 from eagle3_interop.convert.read.checkpoint import Checkpoint
 from eagle3_interop.convert.read.strict_json import MAX_JSON_BYTES, parse_object
-from eagle3_interop.convert.write.stream import PROVENANCE
+from eagle3_interop.convert.write.earlier import PROVENANCE
 from eagle3_interop.schemas.dialects.base import Reading
 from eagle3_interop.schemas.dialects.keys import IDS, nested_keys
 from eagle3_interop.schemas.dialects.registry import LAYOUTS, SOURCES, recognise

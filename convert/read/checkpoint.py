@@ -203,15 +203,22 @@ def weight_names(
     return [], None
 
 
-def by_transformers(folder: Folder) -> list[str]:
+def by_transformers(folder: Folder, *, partial: bool = False) -> list[str]:
     """The weight files that transformers 5 takes, none where it finds no name that it knows.
 
     A single file goes before an index, and nothing is merged (``_get_resolved_checkpoint_files``).
+
+    Args:
+        folder: that holds them.
+        partial: files may be missing: of a target its tables may be all that is there.
     """
     for single, index in ((_SINGLE, SAFETENSORS_INDEX), (_SINGLE_BIN, BIN_INDEX)):
         if single in folder.sizes:
             return [single]
-        weight_map = read_index(folder, index)
+        weight_map = read_index(folder, index, () if partial else None)
+        if weight_map is not None and partial:
+            listed = _read_object(folder, index, "broken-index")["weight_map"].values()
+            return sorted({name for name in listed if name in folder.sizes})
         if weight_map is not None:
             return sorted(set(weight_map.values()))
     return []

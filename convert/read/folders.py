@@ -7,14 +7,14 @@ import difflib
 import errno
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import unquote
 
-from eagle3_interop.schemas.findings import Unavailable, Usage, refusal
+from eagle3_interop.schemas.findings import Refused, Unavailable, Usage, finding, refusal
 from eagle3_interop.schemas.hub import split_hub_id
 
 _HUB_URLS = (
@@ -35,6 +35,29 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 T = TypeVar("T")
 
 
+class State(NamedTuple):
+    """What a file says of itself without being read; it changes when somebody writes or replaces it."""
+
+    device: int
+    inode: int
+    size: int
+    modified: int
+
+    @classmethod
+    def of(cls, file: Path | int) -> "State":
+        """Of a path, links followed, or of an open file.
+
+        Raises:
+            OSError: there is no such file.
+        """
+        return cls.told(file.stat() if isinstance(file, Path) else os.fstat(file))
+
+    @classmethod
+    def told(cls, found: os.stat_result) -> "State":
+        """Of what the system said."""
+        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+
+
 class Folder(Protocol):
     """What a checkpoint needs of the place it lies in.
 
@@ -43,12 +66,14 @@ class Folder(Protocol):
         name: its Hub id, if it was given by one.
         revision: the commit, where known.
         sizes: bytes of each file directly in it.
+        states: of each file on the local disk that was asked for, as it was listed.
     """
 
     label: str
     name: str | None
     revision: str | None
     sizes: dict[str, int]
+    states: dict[Path, State]
 
     def read(self, name: str, start: int, stop: int) -> bytes:
         """Bytes [start, stop) of a file; fewer where it ends early."""
@@ -71,21 +96,26 @@ class LocalFolder:
         commit = self.folder.name
         in_cache = self.folder.parent.name == "snapshots" and _COMMIT.fullmatch(commit)
         self.revision = commit if in_cache else None
-        self.sizes = {
-            entry.name: entry.stat().st_size
+        self._listed = {
+            entry.name: State.told(entry.stat())
             for entry in sorted(os.scandir(folder), key=lambda entry: entry.name)
             if entry.is_file()
         }
+        self.sizes = {name: state.size for name, state in self._listed.items()}
+        self.states: dict[Path, State] = {}
 
     def read(self, name: str, start: int, stop: int) -> bytes:
         """Bytes [start, stop) of a file; fewer where it ends early."""
-        with (self.folder / name).open("rb") as file:
+        with self.path(name).open("rb") as file:
             file.seek(start)
             return file.read(stop - start)
 
     def path(self, name: str) -> Path:
         """The file."""
-        return self.folder / name
+        path = self.folder / name
+        if name in self._listed:
+            self.states[path] = self._listed[name]
+        return path
 
     def sha256(self, name: str) -> str | None:
         """The digest that the Hub's cache uses as the name of a large file."""
@@ -108,6 +138,7 @@ class HubFolder:
         self.revision = info.sha
         self.sizes = {file.rfilename: file.size or 0 for file in files}
         self._digests = {file.rfilename: file.lfs.sha256 for file in files if file.lfs}
+        self.states: dict[Path, State] = {}
 
     def read(self, name: str, start: int, stop: int) -> bytes:
         """Bytes [start, stop) of a file, by one range request."""
@@ -132,6 +163,7 @@ class HubFolder:
             path = Path(hf_hub_download(self.repo, name, revision=self.requested))
             if path.parent.name != self.revision:
                 raise Unavailable("the repository changed meanwhile")
+            self.states.setdefault(path, State.of(path))
             return path
 
         return _from_hub(self.label, download)
@@ -139,6 +171,62 @@ class HubFolder:
     def sha256(self, name: str) -> str | None:
         """The digest of a large file."""
         return self._digests.get(name)
+
+
+def check_unchanged(states: Mapping[Path, State]) -> None:
+    """Refuse files that were written or replaced since they were listed.
+
+    Raises:
+        Unavailable: with the first of them.
+    """
+    for path, state in states.items():
+        try:
+            same = State.of(path) == state
+        except OSError:
+            same = False
+        if not same:
+            raise changed(path)
+
+
+def changed(path: Path) -> Unavailable:
+    """What there is to say of a file that is not what it was."""
+    message = "changed while it was read; nothing was written. Run again when nothing writes to it"
+    return Unavailable(f"{path} {message}.")
+
+
+def check_links(paths: Iterable[Path], states: Mapping[Path, State]) -> None:
+    """Refuse links that leave their folder: whoever made the folder would choose what is copied.
+
+    A link may point inside the folder, and in the Hub's cache into the repository's own ``blobs``.
+
+    Args:
+        paths: files that are only copied.
+        states: as they were listed; the file that is copied is the one that was looked at here.
+
+    Raises:
+        Refused: with every such link.
+        Unavailable: a file was exchanged meanwhile.
+    """
+    found = []
+    for path in paths:
+        place = path.resolve()
+        if not any(place.is_relative_to(home) for home in _homes(path.parent.resolve())):
+            message = f"a link to {place}, outside of the folder; it would only be copied."
+            found.append(finding("link-elsewhere", path.name, message))
+        elif path in states and State.told(place.lstat()) != states[path]:
+            raise changed(path)
+    if found:
+        raise Refused(found)
+
+
+def _homes(folder: Path) -> Iterator[Path]:
+    """Where the files of a folder may lie, its links followed."""
+    yield folder
+    for place in (folder, *folder.parents):
+        repository = place.parent.parent
+        in_snapshots = place.parent.name == "snapshots" and _COMMIT.fullmatch(place.name)
+        if in_snapshots and repository.name.startswith("models--"):
+            yield repository / "blobs"
 
 
 def local_path(word: str | Path) -> Path:
@@ -210,6 +298,11 @@ def local_folder(word: str | Path) -> Path | None:
     return None
 
 
+def unmistakable(spec: str) -> str:
+    """A local folder's path such that nobody takes it for a Hub id: ``data/target`` is ``./data/target``."""
+    return f"./{spec}" if split_hub_id(spec) else spec
+
+
 def pinned(spec: str) -> tuple[str, str | None]:
     """A folder as it is, or a Hub id and its revision, which engines want apart.
 
@@ -234,7 +327,7 @@ def open_folder(spec: str) -> Folder:
     named = hub_named(spec)
     if named is None:
         try:
-            return LocalFolder(local, spec)
+            return LocalFolder(local, unmistakable(spec))
         except OSError as error:
             raise Unavailable(f"{spec}: {error.strerror}") from error
     repo, revision = named

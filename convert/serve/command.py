@@ -1,57 +1,36 @@
 """The launch command for a draft, and a judgement of one that somebody already has.
 
-The facts, and where they come from, are in `serve_sglang` and `serve_vllm`.
+The facts, and where they come from, are in `serve.sglang` and `serve.vllm`.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from eagle3_interop.convert.read.target_tables import kv_shape
+from eagle3_interop.convert.serve.launch import Command, Engine, Serving
+from eagle3_interop.convert.serve.names import judge_flags
 from eagle3_interop.convert.serve.parse import Launch
 from eagle3_interop.convert.serve.sglang import judge_sglang, sglang_command
 from eagle3_interop.convert.serve.sglang_configs import PLUGIN_VARIABLE, needs_plugin
 from eagle3_interop.convert.serve.vllm import judge_vllm, vllm_command
 from eagle3_interop.schemas.dialects.keys import layer_config
-from eagle3_interop.schemas.draft import MOST_DRAFTED
 from eagle3_interop.schemas.findings import Finding, Usage, finding
 
-__all__ = ["PLUGIN_VARIABLE", "Engine", "command", "judge", "needs_plugin"]
+__all__ = ["PLUGIN_VARIABLE", "Command", "Engine", "Serving", "command", "judge", "needs_plugin"]
 
-Engine = Literal["vllm", "sglang"]
+_COMMANDS: dict[Engine, Callable[[Serving], Command]] = {
+    "vllm": vllm_command,
+    "sglang": sglang_command,
+}
 
 
-def command(
-    config: Mapping[str, Any],
-    engine: Engine,
-    checkpoint: str,
-    target: str,
-    num_draft_tokens: int,
-    topk: int = 1,
-    *,
-    target_config: Mapping[str, Any] | None = None,
-) -> str:
+def command(serving: Serving) -> Command:
     """The exact command that serves a target with this draft.
-
-    Args:
-        config: the draft's config.json.
-        engine: ``vllm`` or ``sglang``.
-        checkpoint: the draft, as the engine shall find it.
-        target: the target, likewise.
-        num_draft_tokens: proposed tokens a step, K.
-        topk: branches a draft step (SGLang's trees; 1 is a chain).
-        target_config: the target's config.json (a multimodal one's text part), where it is at hand:
-            SGLang runs the draft in the target's dtype only if it is told to.
 
     Raises:
         Usage: K or top-k out of range, or a tree for vLLM.
     """
-    if not 1 <= num_draft_tokens <= MOST_DRAFTED or not 1 <= topk <= MOST_DRAFTED:
-        raise Usage(f"--num-draft-tokens and --topk count from 1 to {MOST_DRAFTED}.")
-    if engine == "sglang":
-        return sglang_command(config, checkpoint, target, num_draft_tokens, topk, target_config)
-    if topk > 1:
-        raise Usage("vLLM drafts chains only: leave --topk at 1.")
-    return vllm_command(checkpoint, target, num_draft_tokens)
+    return _COMMANDS[serving.engine](serving.checked())
 
 
 def judge(
@@ -60,6 +39,7 @@ def judge(
     config: Mapping[str, Any],
     checkpoint: str,
     target_config: Mapping[str, Any] | None = None,
+    target: str | None = None,
 ) -> list[Finding]:
     """Judge a launch command against the draft that it is to serve.
 
@@ -69,6 +49,7 @@ def judge(
         config: the draft's config.json.
         checkpoint: the draft as the user names it.
         target_config: the target's config.json, where it is at hand.
+        target: the target as the user names it, where that was said.
 
     Returns:
         What would go wrong, each as a finding; nothing, when the command is right.
@@ -76,10 +57,15 @@ def judge(
     Raises:
         Usage: the command cannot be split, or a JSON in it not be read.
     """
-    launch = Launch(arguments, config, checkpoint, target_config)
+    launch = Launch(engine, arguments, config, checkpoint, target_config, target)
     rules = judge_vllm if engine == "vllm" else judge_sglang
     try:
-        return [*_judge_file(launch), *rules(launch), *_judge_shape(config, target_config)]
+        return [
+            *_judge_file(launch),
+            *judge_flags(launch),
+            *rules(launch),
+            *_judge_shape(config, target_config),
+        ]
     except RecursionError:
         raise Usage("--check: a JSON in it is nested too deeply.") from None
 

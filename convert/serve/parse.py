@@ -7,14 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from eagle3_interop.convert.read.folders import pinned
+from eagle3_interop.schemas.engines.flags import Flags, flags_of
 from eagle3_interop.schemas.findings import Usage
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([a-zA-Z]+)")
 _LARGEST = 2**63 - 1
+LONGEST = 128 * 1024 - 1
+"""Bytes of a command that is judged: no argument of a program is longer on Linux (``MAX_ARG_STRLEN``)."""
+
 _QUOTED_OR_DROPPED = re.compile(
     r"""('[^']*'|"(?:\\.|[^"\\])*"|\\[^\n])|\\\n|(?<![^\s;&|])\#[^\n]*""", re.DOTALL
 )
@@ -22,6 +27,11 @@ _QUOTED_OR_DROPPED = re.compile(
 
 _BETWEEN = re.compile(r"[;&|]+")
 _STARTS = ("serve", "sglang.launch_server", "vllm.entrypoints.openai.api_server")
+_IMAGE = re.compile(r"(?:.*/)?vllm-openai(?:[:@].*)?")
+"""vLLM's own image, which starts its server with whatever stands behind its name."""
+_MANY = {"?": 1, "*": inf, "+": inf}
+"""How many values argparse takes by its signs."""
+_NUMBER = re.compile(r"-\d.*")
 _VARIABLE = re.compile(r"(?:--env=|-e=?)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
 """An assignment, bare or as a flag of ``docker run``."""
 
@@ -51,6 +61,14 @@ def named(spec: str) -> tuple[str, str | None]:
     return pinned(home(spec))
 
 
+def same_place(one: str, other: str) -> bool:
+    """Whether two paths lead to one place."""
+    try:
+        return Path(home(one)).resolve() == Path(home(other)).resolve()
+    except (OSError, RuntimeError, ValueError):  # too long, a circle of links, a null byte
+        return False
+
+
 def _lines_joined(text: str) -> str:
     """The text without what a shell drops: line ends behind a backslash, and comments."""
 
@@ -66,26 +84,32 @@ class Launch:
     """A command, or only its arguments; environment variables may stand before it.
 
     Attributes:
+        engine: whose command it is.
         arguments: the command as the user gave it.
         config: the draft's config.json.
         checkpoint: the draft as the user names it.
         target: the target's config.json (a multimodal one's text part), where it is at hand.
+        target_name: the target as the user names it, where that was said.
     """
 
+    engine: str
     arguments: str
     config: Mapping[str, Any]
     checkpoint: str
     target: Mapping[str, Any] | None
+    target_name: str | None = None
 
     @cached_property
     def words(self) -> list[str]:
         """The command as a shell splits it; ``;``, ``&`` and ``|`` are words of their own.
 
         Raises:
-            Usage: a quote is left open, or it is not UTF-8.
+            Usage: a quote is left open, it is not UTF-8, or longer than a command can be.
         """
         try:
-            self.arguments.encode()
+            length = len(self.arguments.encode())
+            if length > LONGEST:
+                raise Usage(f"--check: {length:,} bytes, and {LONGEST:,} are the most.")
             lexer = shlex.shlex(_lines_joined(self.arguments), posix=True, punctuation_chars=";&|")
             lexer.whitespace_split, lexer.commenters = True, ""
             return list(lexer)
@@ -106,7 +130,10 @@ class Launch:
 
     @cached_property
     def given(self) -> list[tuple[str, str]]:
-        """Flags and values in their order; ``--flag value`` and ``--flag=value``, ``_`` as good as ``-``."""
+        """Flags and values in their order; ``--flag value`` and ``--flag=value``, ``_`` as good as ``-``.
+
+        A beginning that only one flag has stands for that flag, as argparse has it.
+        """
         given, words = [], self.own
         for i, word in enumerate(words):
             if not word.startswith("-"):
@@ -115,8 +142,57 @@ class Launch:
             following = words[i + 1] if i + 1 < len(words) else ""
             if not equals and not following.startswith("--"):
                 value = following
-            given.append((name.lstrip("-").replace("_", "-"), value))
+            given.append((self._in_full(name), value))
         return given
+
+    def _in_full(self, word: str) -> str:
+        name = word.lstrip("-").replace("_", "-")
+        first, dot, rest = name.partition(".")
+        meant = self.known.meant(f"--{first}") if word.startswith("--") else ()
+        return f"{meant[0][2:]}{dot}{rest}" if len(meant) == 1 else name
+
+    @cached_property
+    def known(self) -> Flags:
+        """What the engine's parser takes."""
+        return flags_of(self.engine)
+
+    @cached_property
+    def handed_on(self) -> list[str]:
+        """The words that the engine's own parser sees; none, where another program stands first."""
+        words = self.own
+        starts = (i for i, word in enumerate(words) if word in _STARTS or _IMAGE.fullmatch(word))
+        if (start := next(starts, None)) is not None:
+            return words[start + 1 :]
+        first = (i for i, word in enumerate(words) if not _VARIABLE.fullmatch(word))
+        start = next(first, len(words))
+        return words[start:] if words[start : start + 1] and words[start].startswith("-") else []
+
+    @cached_property
+    def parsed(self) -> tuple[list[str], list[str]]:
+        """Of `handed_on` the flags as they are written, and the words that are no flag's value."""
+        flags: list[str] = []
+        others: list[str] = []
+        left: float = 0
+        for word in self.handed_on:
+            if word.startswith("-") and len(word) > 1 and not _NUMBER.fullmatch(word):
+                name, equals, _ = word.partition("=")
+                flags.append(name)
+                left = 0 if equals else self._takes(name)
+            elif left > 0:
+                left -= 1
+            else:
+                others.append(word)
+        return flags, others
+
+    def _takes(self, name: str) -> float:
+        """How many words behind this flag are its values."""
+        if "." in name:
+            return 1
+        if name.startswith("-O"):  # vLLM's `parse_args` takes it before the parser does
+            return int(name == "-O")
+        known = f"--{self._in_full(name)}" if name.startswith("--") else name
+        values = self.known.values.get(known, 1)
+        return values if isinstance(values, int) else _MANY[values]
 
     @cached_property
     def flags(self) -> dict[str, str]:

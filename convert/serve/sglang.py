@@ -5,15 +5,16 @@ Source of the facts: SGLang 0.5.23 ``srt/``, each rule's file beside it; ``specu
 """
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from eagle3_interop.convert.read.folders import local_folder
+from eagle3_interop.convert.serve.launch import Command, Serving
+from eagle3_interop.convert.serve.names import judge_models
 from eagle3_interop.convert.serve.parse import Launch, named
 from eagle3_interop.convert.serve.sglang_configs import (
     PLUGIN_VARIABLE,
-    dtype_flag,
+    dtype_wanted,
     judge_configs,
     needs_plugin,
 )
@@ -27,7 +28,9 @@ _DRAFT_PATH = ("speculative-draft-model-path", "speculative-draft-model")
 
 _ADAPTIVE_STEPS = (0, 1, 3, 5, 7)
 """All that ``speculative/adaptive_spec_params.py`` lists by default; it starts with the middle one."""
-_NOT_ADAPTIVE = frozenset(["enable-multi-layer-eagle", "enable-two-batch-overlap", "enable-pdmux"])
+_LAYERED = "enable-multi-layer-eagle"
+"""``speculative/multi_layer_eagle_worker_v2.py``: only ``chain_mtp_hidden_states`` feeds a draft's own on."""
+_NOT_ADAPTIVE = frozenset([_LAYERED, "enable-two-batch-overlap", "enable-pdmux"])
 _TREES_CHOSEN_FOR = frozenset(["LlamaForCausalLM", "Grok1ForCausalLM", "Grok1VForCausalLM"])
 
 _TREES_OVER_PAGES = ("flashinfer", "fa3", "triton")
@@ -48,39 +51,32 @@ _PAGED = {
 _OLD_BACKEND = "tokenspeed_mla"
 
 
-def sglang_command(
-    config: Mapping[str, Any],
-    checkpoint: str,
-    target: str,
-    num_draft_tokens: int,
-    topk: int,
-    target_config: Mapping[str, Any] | None,
-) -> str:
+def sglang_command(serving: Serving) -> Command:
     """The command; see `serve.command`."""
+    steps, topk = serving.num_draft_tokens, serving.topk
     # A chain of K needs K steps and K + 1 draft tokens: SGLang counts the root among them.
-    tokens = num_draft_tokens + 1 if topk == 1 else 1 + topk + (num_draft_tokens - 1) * topk
-    (source, revision), (model, its_revision) = named(checkpoint), named(target)
+    tokens = steps + 1 if topk == 1 else 1 + topk + (steps - 1) * topk
+    (source, revision), (model, its_revision) = named(serving.checkpoint), named(serving.target)
     before, draft = _plain_name(source, revision)
-    parts = [
-        *before,
-        *([PLUGIN_VARIABLE] if needs_plugin(config) else []),
-        "python -m sglang.launch_server",
-        f"--model-path {shlex.quote(model)}",
-        *([f"--revision {shlex.quote(its_revision)}"] if its_revision else []),
-        *(["--model-config-parser hf"] if _misread(model) else []),
-        "--speculative-algorithm EAGLE3",
-        f"--speculative-draft-model-path {shlex.quote(draft)}",
-        *(
-            [f"--speculative-draft-model-revision {shlex.quote(revision)}"]
-            if revision and not before
-            else []
-        ),
-        f"--speculative-num-steps {num_draft_tokens}",
-        f"--speculative-eagle-topk {topk}",
-        f"--speculative-num-draft-tokens {tokens}",
-        *dtype_flag(config, target_config),
-    ]
-    return " ".join(parts)
+    flags = {
+        "--revision": its_revision or None,
+        "--model-config-parser": "hf" if _misread(model) else None,
+        "--speculative-algorithm": "EAGLE3",
+        "--speculative-draft-model-path": draft,
+        "--speculative-draft-model-revision": None if before else revision or None,
+        "--speculative-num-steps": str(steps),
+        _TOPK: str(topk),
+        _TOKENS: str(serving.draft_tokens or tokens),
+        "--dtype": dtype_wanted(serving.config, serving.target_config),
+    }
+    name, _, value = PLUGIN_VARIABLE.partition("=")
+    return Command(
+        "sglang",
+        model,
+        tuple((flag, value) for flag, value in flags.items() if value is not None),
+        ((name, value),) if needs_plugin(serving.config) else (),
+        tuple(before),
+    )
 
 
 def judge_sglang(launch: Launch) -> Iterator[Finding]:
@@ -93,6 +89,9 @@ def judge_sglang(launch: Launch) -> Iterator[Finding]:
     yield from _judge_sampling(launch, topk)
     yield from _judge_attention(launch, topk)
     yield from judge_configs(launch)
+    revision = launch.last("speculative-draft-model-revision")
+    served = launch.last("model-path", "model") or next(iter(launch.parsed[1]), None)
+    yield from judge_models(launch, _draft_path(launch), revision, served, launch.last("revision"))
 
 
 def _judge_spelling(launch: Launch) -> Iterator[Finding]:
@@ -114,6 +113,9 @@ def _judge_draft(launch: Launch) -> Iterator[Finding]:
             f"{algorithm}: the target hands over its last hidden state alone, and fc is skipped."
         )
         yield finding("serve-algorithm", where, message)
+    if _LAYERED in launch.flags:
+        message = "every position gets a model of its own that sees the target's hidden states, never the draft's."
+        yield finding("serve-multi-layer", f"--{_LAYERED}", message)
     if launch.absent(*_DRAFT_PATH):
         draft = shlex.quote(named(launch.checkpoint)[0])
         message = f"absent: give --speculative-draft-model-path {draft}."
@@ -158,7 +160,7 @@ def _plain_name(checkpoint: str, revision: str | None) -> tuple[list[str], str]:
     remote = is_hub_id(checkpoint) and local_folder(checkpoint) is None
     at = ["--revision", revision] if revision else []
     download = ["hf", "download", checkpoint, *at, "--local-dir", _LINK]
-    return [shlex.join(download if remote else ["ln", "-sfn", checkpoint, _LINK]), "&&"], _LINK
+    return download if remote else ["ln", "-sfn", checkpoint, _LINK], _LINK
 
 
 def _judge_names(launch: Launch) -> Iterator[Finding]:

@@ -151,10 +151,10 @@ def _dtypes(config: Mapping[str, Any], target: Mapping[str, Any] | None) -> tupl
     return pair if pair[0] != pair[1] else None
 
 
-def dtype_flag(config: Mapping[str, Any], target: Mapping[str, Any] | None) -> list[str]:
-    """The flag that makes the draft run in the target's dtype, where it is needed."""
+def dtype_wanted(config: Mapping[str, Any], target: Mapping[str, Any] | None) -> str | None:
+    """The target's dtype, where the draft runs in it only if SGLang is told to."""
     pair = _dtypes(config, target)
-    return [f"--dtype {pair[1]}"] if pair else []
+    return pair[1] if pair else None
 
 
 def _judge_dtype(launch: Launch) -> Iterator[Finding]:

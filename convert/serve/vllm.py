@@ -5,15 +5,15 @@ Source of the facts: vLLM 0.32.0, each rule's file beside it.
 
 import json
 import re
-import shlex
 from collections.abc import Collection, Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
-from eagle3_interop.convert.serve.parse import Launch, home, named, size
+from eagle3_interop.convert.serve.launch import Command, Serving
+from eagle3_interop.convert.serve.names import judge_models, judge_settings
+from eagle3_interop.convert.serve.parse import Launch, home, named, same_place, size
 from eagle3_interop.schemas.dialects.keys import IDS, layer_config, nested_keys
-from eagle3_interop.schemas.engines.positions import vllm_context_of
+from eagle3_interop.schemas.engines.positions import vllm_context_of, vllm_reach_of
 from eagle3_interop.schemas.findings import Finding, finding
 
 _WHERE = "--speculative-config"
@@ -33,21 +33,19 @@ _UNITS = {
 """``utils/argparse_utils.py`` ``human_readable_int``."""
 
 
-def vllm_command(checkpoint: str, target: str, num_draft_tokens: int) -> str:
+def vllm_command(serving: Serving) -> Command:
     """The command; see `serve.command`."""
-    (draft, revision), (model, its_revision) = named(checkpoint), named(target)
+    (draft, revision), (model, its_revision) = named(serving.checkpoint), named(serving.target)
     speculative = {
         "method": "eagle3",
         "model": draft,
         **({"revision": revision} if revision else {}),
-        "num_speculative_tokens": num_draft_tokens,
+        "num_speculative_tokens": serving.num_draft_tokens,
     }
-    parts = [
-        f"vllm serve {shlex.quote(model)}",
-        *([f"--revision {shlex.quote(its_revision)}"] if its_revision else []),
-        f"--speculative-config {shlex.quote(json.dumps(speculative))}",
-    ]
-    return " ".join(parts)
+    flags = [("--speculative-config", json.dumps(speculative))]
+    if its_revision:
+        flags.insert(0, ("--revision", its_revision))
+    return Command("vllm", model, tuple(flags))
 
 
 def judge_vllm(launch: Launch) -> Iterator[Finding]:
@@ -61,6 +59,7 @@ def judge_vllm(launch: Launch) -> Iterator[Finding]:
     if not settings and not itself and not launch.takes_a_file:
         yield finding("serve-no-draft", _WHERE, "absent: nothing is drafted.")
         return
+    yield from judge_settings(launch, settings)
     yield from _judge_twice(launch, _SHORT.values() if itself else table)
     if not itself:
         yield from _judge_settings(launch, settings)
@@ -75,7 +74,19 @@ def judge_vllm(launch: Launch) -> Iterator[Finding]:
         message = "vLLM takes the draft's own config for it, so that this draft stays unquantised."
         yield finding("serve-quantised-target", "--quantization", message)
     yield from _judge_eager(launch)
+    yield from _judge_lengths(launch, settings)
     yield from _judge_context(launch, settings)
+    yield from _judge_names(launch, settings, itself=itself)
+
+
+def _judge_names(launch: Launch, settings: dict[str, Any], *, itself: bool) -> Iterator[Finding]:
+    """A folder that serves itself names its target inside; any other command names both."""
+    if itself:
+        return
+    draft, revision = settings.get("model"), settings.get("revision")
+    draft = draft if isinstance(draft, str) else None
+    served = launch.last("model") or next(iter(launch.parsed[1]), None)
+    yield from judge_models(launch, draft, revision, served, launch.last("revision"))
 
 
 def _table(launch: Launch, *names: str) -> dict[str, Any]:
@@ -123,14 +134,7 @@ def _serves_itself(launch: Launch) -> bool:
     if not launch.config.get("speculators_config"):
         return False
     draft = named(launch.checkpoint)[0]
-    return any(home(word) == draft or _same_place(word, draft) for word in _served(launch))
-
-
-def _same_place(one: str, other: str) -> bool:
-    try:
-        return Path(home(one)).resolve() == Path(other).resolve()
-    except (OSError, RuntimeError, ValueError):  # too long, a circle of links, a null byte
-        return False
+    return any(home(word) == draft or same_place(word, draft) for word in _served(launch))
 
 
 def _served(launch: Launch) -> list[str]:
@@ -231,11 +235,36 @@ def _is_eager(launch: Launch) -> bool:
     )
 
 
+def _judge_lengths(launch: Launch, settings: dict[str, Any]) -> Iterator[Finding]:
+    """``config/model.py`` ``_get_and_verify_max_len``, ``config/speculative.py`` ``_maybe_override_draft_max_model_len``."""
+    reach = None if launch.target is None else vllm_reach_of(launch.target)
+    given = launch.last("max-model-len")
+    asked = launch.number("max-model-len", units=_UNITS) if _is_a_length(given) else None
+    allowed = launch.switched_on("VLLM_ALLOW_LONG_MAX_MODEL_LEN")
+    if asked is not None and reach is not None and asked > reach and not allowed:
+        message = f"{asked} positions, and the target reaches {reach}: vLLM does not start."
+        yield finding("serve-context", "--max-model-len", message, fix="Shorten --max-model-len.")
+    drafted, where = settings.get("max_model_len"), f"{_WHERE}: max_model_len"
+    if not isinstance(drafted, int):
+        return
+    target = reach if asked is None else asked
+    own = _declared(launch)
+    if own is not None and drafted > own and not allowed:
+        message = f"{drafted} positions, and the draft reaches {own}: vLLM does not start."
+        yield finding("serve-context", where, message, fix="Leave it out.")
+    elif target is not None and drafted > target:
+        message = f"{drafted} positions, and the target has {target}: vLLM does not start."
+        yield finding("serve-context", where, message, fix="Leave it out.")
+
+
+def _is_a_length(given: str | None) -> bool:
+    return given is not None and given.strip().lower() not in ("auto", "-1")
+
+
 def _judge_context(launch: Launch, settings: dict[str, Any]) -> Iterator[Finding]:
     """``v1/worker/gpu_model_runner.py`` ``_input_fits_in_drafter``; the V2 runner, the default, goes on."""
     given = launch.last("max-model-len")
-    chosen = given is None or given.strip().lower() in ("auto", "-1")
-    asked = None if chosen else launch.number("max-model-len", units=_UNITS)
+    asked = launch.number("max-model-len", units=_UNITS) if _is_a_length(given) else None
     if asked is not None and asked < 1:
         message = f"{asked} positions: vLLM does not start."
         yield finding("serve-counts", "--max-model-len", message, fix="")

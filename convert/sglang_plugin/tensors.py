@@ -1,12 +1,14 @@
 """Which tensors a draft must have, and strict loading: SGLang's own loader drops what it does not know.
 
 Names are those of SGLang's modules without ``model.``; shapes are those of the files, before any
-sharding. Nothing here imports torch or SGLang.
+sharding, from the one table of parameters that the converters read too. Nothing here imports torch or SGLang.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+from eagle3_interop.sglang_plugin import draft, parameters
 
 _LEGACY = {
     "midlayer.": "layers.0.",
@@ -58,55 +60,49 @@ def required(config: Any, *, qk_norm: bool, output_bias: bool) -> dict[str, Shap
         qk_norm: attention norms queries and keys.
         output_bias: ``attention_bias`` puts a bias on o_proj too.
     """
-    width, head_dim = config.hidden_size, config.head_dim
-    blocks, wide = feature_blocks(config), target_width(config)
-    shapes: dict[str, Shape] = {
-        "embed_tokens.weight": (config.vocab_size, width),
-        "norm.weight": (width,),
-        "lm_head.weight": (config.draft_vocab_size, width),
-    }
-    if config.draft_vocab_size != config.vocab_size:
-        shapes["d2t"] = (config.draft_vocab_size,)
-    eagle = getattr(config, "eagle_config", None) or {}
-    if blocks:
-        shapes["fc.weight"] = (width, blocks * wide)
-        if eagle.get("norm_before_fc", getattr(config, "norm_before_fc", False)):
-            shapes["input_norm.weight"] = (blocks * wide,)
-        if getattr(config, "fc_norm", None) or getattr(config, "use_aux_norm", False):
-            shapes |= {f"fc_norm.{block}.weight": (wide,) for block in range(blocks)}
-    rows = {
-        "q": config.num_attention_heads * head_dim,
-        "k": config.num_key_value_heads * head_dim,
-        "v": config.num_key_value_heads * head_dim,
-    }
+    network = _described(config, qk_norm=qk_norm, output_bias=output_bias)
+    return {module_name(name): shape for name, shape in parameters.shapes(network).items()}
+
+
+def _described(config: Any, *, qk_norm: bool, output_bias: bool) -> draft.Draft:  # noqa: ANN401
     bias = bool(getattr(config, "attention_bias", False))
-    for layer in range(config.num_hidden_layers):
-        shapes |= _layer(config, layer, rows, bias=bias)
-        at = f"layers.{layer}.self_attn."
-        if bias and output_bias:
-            shapes[f"{at}o_proj.bias"] = (width,)
-        if qk_norm:
-            shapes |= {f"{at}{part}_norm.weight": (head_dim,) for part in "qk"}
-    return shapes
+    attention = draft.Gqa(
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=config.head_dim,
+        qk_norm=qk_norm,
+        qkv_bias=bias,
+        output_bias=bias and output_bias,
+    )
+    layers = draft.Layers(
+        count=config.num_hidden_layers,
+        attention=attention,
+        mlp=draft.Mlp(width=config.intermediate_size),
+        norm_eps=config.rms_norm_eps,
+        windows=(None,) * config.num_hidden_layers,
+    )
+    vocabulary = draft.Vocabulary(
+        target_size=config.vocab_size,
+        draft_size=config.draft_vocab_size,
+        mapped=config.draft_vocab_size != config.vocab_size,
+    )
+    return draft.Draft(
+        hidden_size=config.hidden_size,
+        target=draft.Target(hidden_size=target_width(config)),
+        taps=None,
+        fc=_fc(config),
+        layers=layers,
+        vocabulary=vocabulary,
+    )
 
 
-def _layer(config: Any, layer: int, rows: Mapping[str, int], *, bias: bool) -> dict[str, Shape]:  # noqa: ANN401
-    at, width, middle = f"layers.{layer}.", config.hidden_size, config.intermediate_size
-    shapes: dict[str, Shape] = {
-        f"{at}hidden_norm.weight": (width,),
-        f"{at}post_attention_layernorm.weight": (width,),
-        f"{at}self_attn.o_proj.weight": (width, rows["q"]),
-        f"{at}mlp.gate_proj.weight": (middle, width),
-        f"{at}mlp.up_proj.weight": (middle, width),
-        f"{at}mlp.down_proj.weight": (width, middle),
-    }
-    if layer == 0:
-        shapes[f"{at}input_layernorm.weight"] = (width,)
-    for part, size in rows.items():
-        shapes[f"{at}self_attn.{part}_proj.weight"] = (size, width if layer else 2 * width)
-        if bias:
-            shapes[f"{at}self_attn.{part}_proj.bias"] = (size,)
-    return shapes
+def _fc(config: Any) -> draft.Fc | None:  # noqa: ANN401
+    blocks, eagle = feature_blocks(config), getattr(config, "eagle_config", None) or {}
+    if not blocks:
+        return None
+    input_norm = eagle.get("norm_before_fc", getattr(config, "norm_before_fc", False))
+    block_norms = getattr(config, "fc_norm", None) or getattr(config, "use_aux_norm", False)
+    return draft.Fc(blocks=blocks, input_norm=bool(input_norm), block_norms=bool(block_norms))
 
 
 class StrictTensors:

@@ -3,11 +3,12 @@
 import ctypes
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
+_RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
 _SYNC_FILE_RANGE_WRITE = 2
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 # copy_file_range cannot serve these two files; plain reads and writes can.
@@ -54,8 +55,40 @@ def copy_range(reader: int, writer: int, start: int, length: int) -> int:
 
 def exchange(one: Path, other: Path) -> bool:
     """Swap two names in one step; False where the system cannot."""
+    return _rename(one, other, _RENAME_EXCHANGE) == 0
+
+
+def rename_new(folder: Path, name: Path) -> None:
+    """Give a folder a name that nothing has.
+
+    Where the system cannot say so in one step, the name is taken with an empty folder first: nothing that
+    somebody else puts there is replaced, only what is still empty.
+
+    Raises:
+        FileExistsError: something has it, a dangling link too.
+        OSError: the disk failed.
+    """
+    number = _rename(folder, name, _RENAME_NOREPLACE)
+    if number == 0:
+        return
+    if number not in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
+        raise OSError(number, os.strerror(number), str(name))
+    name.mkdir()
+    try:
+        folder.rename(name)
+    except OSError as error:
+        with suppress(OSError):
+            name.rmdir()
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(name)) from error
+        raise
+
+
+def _rename(one: Path, other: Path, flags: int) -> int:
+    """The error's number, 0 for success."""
     call = getattr(_LIBC, "renameat2", None)
     if call is None:
-        return False
+        return errno.ENOSYS
     names = os.fsencode(one), os.fsencode(other)
-    return bool(call(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0)
+    done = call(_AT_FDCWD, names[0], _AT_FDCWD, names[1], flags)
+    return 0 if done == 0 else ctypes.get_errno()

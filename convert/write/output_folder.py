@@ -10,15 +10,19 @@ import secrets
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from eagle3_interop.convert.read.folders import local_folder, local_path
+from eagle3_interop.convert.read.folders import local_path
 from eagle3_interop.convert.write import kernel
+from eagle3_interop.convert.write.earlier import why_not_ours
 from eagle3_interop.schemas.findings import Unavailable, Usage
+
+_UNFINISHED = ".unfinished"
+"""A file in the hidden folder until everything else is: what a killed run left with it may be removed."""
 
 
 @contextmanager
@@ -27,59 +31,70 @@ def output_folder(output: Path, *, overwrite: bool) -> Iterator[Path]:
 
     Args:
         output: the final place; its parents are made.
-        overwrite: replace an existing checkpoint.
+        overwrite: replace an earlier output of this tool that is still as written.
 
     Raises:
-        Usage: the output exists, and must not or cannot be replaced.
+        Usage: the output exists, appeared meanwhile, or must not be replaced.
+        Unavailable: nothing may be written there.
         OSError: the disk failed.
     """
     check_free(output, overwrite=overwrite)
     output.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(output)
     hidden = output.parent / f"{_prefix(output)}{os.getpid()}-{secrets.token_hex(4)}"
     with _signals_raise():
+        made = None
         try:
-            hidden.mkdir()
-            with _folder(hidden) as descriptor:
-                with suppress(OSError):  # without locks, remains are not recognised: no more
-                    _lock(descriptor)
+            with ExitStack() as stack:
+                with _one_at_a_time(output.parent):
+                    remove_leftovers(output)
+                    hidden.mkdir()
+                    made = hidden.stat().st_ino
+                    (hidden / _UNFINISHED).touch()
+                    descriptor = stack.enter_context(_folder(hidden))
+                    with suppress(OSError):  # without locks, remains are not recognised: no more
+                        _lock(descriptor)
                 yield hidden
-                os.fsync(descriptor)
-                _move(hidden, output)
+                with _one_at_a_time(output.parent):
+                    (hidden / _UNFINISHED).unlink()
+                    os.fsync(descriptor)
+                    _move(hidden, output, overwrite=overwrite)
         finally:
-            shutil.rmtree(hidden, ignore_errors=True)
+            _discard(hidden, made)
     with _folder(output.parent) as descriptor:
         os.fsync(descriptor)
 
 
 def check_free(output: Path, *, overwrite: bool) -> None:
-    """Refuse an output that exists, or that `overwrite` would not expect to replace.
+    """Refuse an output that exists, or that is none of this tool's and so is not replaced.
 
     Raises:
         Usage: with what stands in the way.
         Unavailable: nothing may be written there.
     """
     local_path(output)
-    if not output.exists() and not output.is_symlink():
-        _check_parent(output)
-        return
-    if not overwrite:
-        raise Usage(f"{output} exists; choose another place (eagle3-convert can --overwrite)")
-    if not output.is_dir() or output.is_symlink():
-        raise Usage(f"{output} is not a folder, and is not overwritten")
-    if any(output.iterdir()) and not (output / "config.json").exists():
-        raise Usage(f"{output} does not look like a checkpoint, and is not overwritten")
+    if os.path.lexists(output):
+        if not overwrite:
+            raise Usage(f"{output} exists; choose another place (eagle3-convert can --overwrite)")
+        _check_ours(output, output)
+    _check_parent(output)
 
 
-def check_apart(output: Path, source: str) -> None:
-    """Refuse an output inside the folder that it is made from.
+def _check_ours(folder: Path, output: Path) -> None:
+    """Refuse to replace what this tool did not write, or what was changed since.
 
-    Raises:
-        Usage: it lies there.
+    Args:
+        folder: where it is now.
+        output: where the user knows it.
     """
-    folder = local_folder(source)
-    if folder is not None and output.resolve().is_relative_to(folder.resolve()):
-        raise Usage(f"{output} would lie in its source {source}")
+    try:
+        reason = why_not_ours(folder)
+    except OSError as error:
+        raise Unavailable(f"{error.filename or output}: {error.strerror}") from error
+    if reason:
+        raise Usage(
+            f"{output} {reason}. --overwrite replaces an output of this tool that is as it was written, and "
+            "nothing else: choose another place, or move the folder away yourself."
+        )
 
 
 def _check_parent(output: Path) -> None:
@@ -95,6 +110,19 @@ def remove_leftovers(output: Path) -> None:
     for hidden in output.parent.glob(f"{_escaped(_prefix(output))}*"):
         with suppress(OSError), _folder(hidden) as descriptor:
             _lock(descriptor)
+            _discard(hidden)
+
+
+def _discard(hidden: Path, made: int | None = None) -> None:
+    """Remove what was being written, or an output that was replaced; anything else stays where it is.
+
+    Args:
+        hidden: the folder.
+        made: inode of the folder that this run made.
+    """
+    with suppress(OSError):
+        own = hidden.stat().st_ino == made or (hidden / _UNFINISHED).exists()
+        if own or not any(hidden.iterdir()) or not why_not_ours(hidden):
             shutil.rmtree(hidden)
 
 
@@ -122,19 +150,46 @@ def _lock(descriptor: int) -> None:
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _move(hidden: Path, output: Path) -> None:
-    """Rename into place; an existing output is exchanged, and ends up under the hidden name."""
-    if not output.exists():
-        hidden.rename(output)
-    elif not kernel.exchange(hidden, output):
-        old = hidden.with_name(hidden.name + "-old")
-        output.rename(old)
-        try:
-            hidden.rename(output)
-        except BaseException:
-            old.rename(output)
-            raise
-        shutil.rmtree(old, ignore_errors=True)
+def _move(hidden: Path, output: Path, *, overwrite: bool) -> None:
+    """Rename into place; an earlier output is exchanged, and ends up under the hidden name.
+
+    Raises:
+        Usage: what stands there by now must not be replaced; it stays, or is put back.
+    """
+    try:
+        if not overwrite or not os.path.lexists(output):
+            kernel.rename_new(hidden, output)
+        elif kernel.exchange(hidden, output):
+            with _undone(lambda: kernel.exchange(hidden, output)):
+                _check_ours(hidden, output)
+        else:
+            _check_ours(output, output)
+            old = hidden.with_name(f"{hidden.name}-old")
+            kernel.rename_new(output, old)
+            with _undone(lambda: kernel.rename_new(old, output)):
+                _check_ours(old, output)
+                kernel.rename_new(hidden, output)
+            _discard(old)
+    except FileExistsError as error:
+        raise Usage(f"{output} appeared while this ran, and stays; nothing was written.") from error
+
+
+@contextmanager
+def _undone(undo: Callable[[], object]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        undo()
+        raise
+
+
+@contextmanager
+def _one_at_a_time(parent: Path) -> Iterator[None]:
+    """Runs to the same output tidy, look and rename in turn: none takes another's folder for remains."""
+    with _folder(parent) as descriptor:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from eagle3_interop.convert.read.folders import State
 from eagle3_interop.convert.read.stored import ITEM_BITS, Stored
 
 
@@ -110,6 +111,7 @@ class Plan:
         weights: the weight files, whole or written anew.
         texts: small text files by name (config.json, the index), content ready to be written.
         sides: side files taken over whole (tokenizer, generation config, licence).
+        states: of every file that the plan was made from, as it was listed before it was read.
         provenance: content of ``eagle3_interop.json``, to which `stream` adds the digests.
     """
 
@@ -117,3 +119,4 @@ class Plan:
     texts: Mapping[str, str]
     sides: tuple[Taken, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    states: Mapping[Path, State] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from eagle3_interop.convert.read.folders import State, changed
 from eagle3_interop.convert.write import kernel
 from eagle3_interop.schemas.findings import refusal
 
@@ -41,14 +42,17 @@ class Sink:
         """Write an array's values, row by row."""
         self.append(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
 
-    def append_range(self, source: Path, start: int, length: int) -> None:
+    def append_range(
+        self, source: Path, start: int, length: int, state: State | None = None
+    ) -> None:
         """Copy a range of another file, within the kernel where it can.
 
         Raises:
             Refused: the source ends early (``broken-file``).
+            Unavailable: it is not in this state.
         """
         stop = start + length
-        with opened(source) as reader:
+        with opened(source, state) as reader:
             while start < stop:
                 count = self._copy(reader, start, stop - start)
                 if count == 0:
@@ -73,10 +77,16 @@ class Sink:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[int]:
-    """A file to read from."""
+def opened(path: Path, state: State | None = None) -> Iterator[int]:
+    """A file to read from.
+
+    Raises:
+        Unavailable: the file that was opened is not in this state: changed, or another one.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
+        if state is not None and State.of(descriptor) != state:
+            raise changed(path)
         yield descriptor
     finally:
         os.close(descriptor)

@@ -3,15 +3,18 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
+from eagle3_interop.convert.read.folders import State, changed, check_unchanged
 from eagle3_interop.convert.read.safetensors_file import PAGE, format_header
 from eagle3_interop.convert.read.stored import ITEM_BITS
+from eagle3_interop.convert.write.earlier import PROVENANCE
 from eagle3_interop.convert.write.output_folder import check_free, output_folder
+from eagle3_interop.convert.write.places import check_apart
 from eagle3_interop.convert.write.plan import (
     Copy,
     Make,
@@ -23,9 +26,7 @@ from eagle3_interop.convert.write.plan import (
 )
 from eagle3_interop.convert.write.rewrite import cast, rewritten
 from eagle3_interop.convert.write.sink import Progress, Sink, created, opened
-from eagle3_interop.schemas.findings import Unavailable, Usage
-
-PROVENANCE = "eagle3_interop.json"
+from eagle3_interop.schemas.findings import Refused, Unavailable
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class FileResult:
         name: its name in the output folder.
         bytes: its size.
         how: ``linked`` (hard-linked to the source), ``copied`` whole, or ``written`` anew.
-        sha256: its digest, if asked for.
+        sha256: its digest; of weights only if asked for.
     """
 
     name: str
@@ -75,27 +76,53 @@ def write(
         plan: what the folder will hold.
         output: the folder.
         link: hard-link weight files that are taken over whole, where the file system can.
-        overwrite: replace an existing checkpoint.
-        digest: compute the sha256 of every file.
+        overwrite: replace an earlier output of this tool that is still as written.
+        digest: compute the sha256 of weights, too.
         progress: called with the number of bytes just written (`planned_bytes` in all, less links).
 
     Raises:
         Usage: the output exists, or would lie in, on or around a source.
         Refused: a source is truncated, or a cast would overflow.
-        Unavailable: no space, or the disk failed.
+        Unavailable: no space, the disk failed, or a source changed since it was listed.
     """
     output = output.absolute()
-    check_free(output, overwrite=overwrite)
-    _check_apart(plan, output)
+    check(plan, output, link=link, overwrite=overwrite)
     try:
-        _check_space(plan, output, link=link)
+        plan = replace(plan, states={**_states(plan), **plan.states})
         with output_folder(output, overwrite=overwrite) as folder:
-            files = _fill(folder, plan, link=link, digest=digest, report=progress or _ignore)
+            files = _filled(folder, plan, link=link, digest=digest, report=progress or _ignore)
     except OSError as error:
         place = error.filename or output
         raise Unavailable(f"{place}: {error.strerror or error}; nothing was written") from error
     copied = tuple(file.name for file in files if link and _is_weight_copy(plan, file))
     return WriteResult(output, files, copied)
+
+
+def check(plan: Plan, output: Path, *, link: bool = False, overwrite: bool = False) -> None:
+    """Everything about the output that can be found out before it is written.
+
+    Raises:
+        Usage: it exists, must not be replaced, or would lie in, on or around what the plan was made from.
+        Unavailable: no space, or nothing may be written there.
+    """
+    output = output.absolute()
+    check_apart(output, dict.fromkeys(file.absolute().parent for file in _inputs(plan)))
+    check_free(output, overwrite=overwrite)
+    try:
+        _check_space(plan, output, link=link)
+    except OSError as error:
+        place = error.filename or output
+        raise Unavailable(f"{place}: {error.strerror or error}; nothing was written") from error
+
+
+def _inputs(plan: Plan) -> Iterator[Path]:
+    yield from _sources(plan)
+    yield from plan.states
+
+
+def _states(plan: Plan) -> dict[Path, State]:
+    """Of sources that nobody listed before."""
+    return {file: State.of(file) for file in _sources(plan) if file not in plan.states}
 
 
 def planned_bytes(plan: Plan) -> int:
@@ -113,6 +140,19 @@ def _ignore(_count: int) -> None:
     pass
 
 
+def _filled(
+    folder: Path, plan: Plan, *, link: bool, digest: bool, report: Progress
+) -> tuple[FileResult, ...]:
+    """All files, of sources that nobody changed meanwhile: that is said first, whatever it led to."""
+    try:
+        files = _fill(folder, plan, link=link, digest=digest, report=report)
+    except (Refused, ValueError, OSError):
+        check_unchanged(plan.states)
+        raise
+    check_unchanged(plan.states)
+    return files
+
+
 def _fill(
     folder: Path, plan: Plan, *, link: bool, digest: bool, report: Progress
 ) -> tuple[FileResult, ...]:
@@ -122,18 +162,18 @@ def _fill(
         path = folder / file.name
         how: Literal["linked", "copied", "written"] = "copied"
         if isinstance(file, Written):
-            _write_safetensors(path, file, report)
+            _write_safetensors(path, file, plan.states, report)
             how = "written"
-        elif link and _linked(file.source, path):
+        elif link and _linked(file.source, path, plan.states[file.source]):
             how = "linked"
         else:
-            _copy_file(file.source, path, report)
+            _copy_file(file.source, path, plan.states[file.source], report)
         files.append(_result(path, how, digest=digest))
     for side in plan.sides:
-        _copy_file(side.source, folder / side.name, report)
-        files.append(_result(folder / side.name, "copied", digest=digest))
+        _copy_file(side.source, folder / side.name, plan.states[side.source], report)
+        files.append(_result(folder / side.name, "copied", digest=True))
     texts = sorted(plan.texts, key=lambda name: name == "config.json")
-    facts = [*files, *(_text_result(name, plan.texts[name], digest=digest) for name in texts)]
+    facts = [*files, *(_text_result(name, plan.texts[name]) for name in texts)]
     _write_text(folder / PROVENANCE, _provenance(plan, facts))
     for name in texts:
         _write_text(folder / name, plan.texts[name])
@@ -153,10 +193,9 @@ def _result(path: Path, how: Literal["linked", "copied", "written"], *, digest: 
     return FileResult(path.name, path.stat().st_size, how, sha256_of(path) if digest else None)
 
 
-def _text_result(name: str, text: str, *, digest: bool) -> FileResult:
+def _text_result(name: str, text: str) -> FileResult:
     raw = text.encode()
-    sha256 = hashlib.sha256(raw).hexdigest() if digest else None
-    return FileResult(name, len(raw), "written", sha256)
+    return FileResult(name, len(raw), "written", hashlib.sha256(raw).hexdigest())
 
 
 def _is_weight_copy(plan: Plan, file: FileResult) -> bool:
@@ -169,25 +208,28 @@ def _write_text(path: Path, text: str) -> None:
         sink.append(raw)
 
 
-def _linked(source: Path, path: Path) -> bool:
+def _linked(source: Path, path: Path, state: State) -> bool:
     try:
         path.hardlink_to(source.resolve())
     except OSError:
         return False
+    if State.of(path) != state:
+        raise changed(source)
     return True
 
 
-def _copy_file(source: Path, path: Path, report: Progress) -> None:
-    size = source.stat().st_size
-    with created(path, size, report) as sink:
-        sink.append_range(source, 0, size)
+def _copy_file(source: Path, path: Path, state: State, report: Progress) -> None:
+    with created(path, state.size, report) as sink:
+        sink.append_range(source, 0, state.size, state)
 
 
-def _write_safetensors(path: Path, file: Written, report: Progress) -> None:
+def _write_safetensors(
+    path: Path, file: Written, states: Mapping[Path, State], report: Progress
+) -> None:
     with created(path, _file_bytes(file), report) as sink:
         sink.append(_header(file))
         for run in _runs(aligned(file.tensors)):
-            _write_run(sink, run)
+            _write_run(sink, run, states)
 
 
 def _header(file: Written) -> bytes:
@@ -233,12 +275,13 @@ def _follows(before: Output, tensor: Output) -> bool:
     return False
 
 
-def _write_run(sink: Sink, run: list[Output]) -> None:
+def _write_run(sink: Sink, run: list[Output], states: Mapping[Path, State]) -> None:
     match run[0].op, run[-1].op:
         case Copy(source=first), Copy(source=last):
-            sink.append_range(first.file, first.start, last.stop - first.start)
+            length = last.stop - first.start
+            sink.append_range(first.file, first.start, length, states[first.file])
         case Rewrite() as op, _:
-            with opened(op.source.file) as reader:
+            with opened(op.source.file, states[op.source.file]) as reader:
                 for slab in rewritten(reader, run[0], op):
                     sink.append_array(slab)
         case Make(values=values, dtype=dtype), _:
@@ -262,15 +305,6 @@ def _check_space(plan: Plan, output: Path, *, link: bool) -> None:
     free = shutil.disk_usage(existing).free
     if needed > free:
         raise Unavailable(f"{existing}: {needed} bytes are needed, and {free} are free")
-
-
-def _check_apart(plan: Plan, output: Path) -> None:
-    place = output.resolve()
-    for file in _sources(plan):
-        folder = file.absolute().parent.resolve()
-        around = folder.is_relative_to(place) or file.resolve().is_relative_to(place)
-        if around or place.is_relative_to(folder):
-            raise Usage(f"{output} and its source {folder} would lie in one another")
 
 
 def _sources(plan: Plan) -> Iterator[Path]:

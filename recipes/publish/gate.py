@@ -3,14 +3,33 @@
 import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from eagle3_interop.convert.read.strict_json import parse_object
 from eagle3_interop.recipes.publish.consistency import contradictions
 from eagle3_interop.schemas.codes import CODES
 from eagle3_interop.schemas.findings import Finding, Refused, Usage, named
 from eagle3_interop.schemas.report import AcceptanceReport, Report
+
+
+class _Draft(BaseModel):
+    as_is: dict[str, str] | None = None
+
+
+class _Environment(BaseModel):
+    """What a push uses of it."""
+
+    versions: dict[str, str | None] | None = None
+    target: dict[str, Any] | None = None
+    draft: _Draft | None = None
+    prompts: dict[str, Any] | None = None
+    seed: int | None = None
+
+
+class _Surroundings(BaseModel):
+    environment: _Environment
 
 
 def read_report(path: Path) -> Report:
@@ -20,7 +39,8 @@ def read_report(path: Path) -> Report:
         Usage: it cannot be read, or is not a report of eagle3-validate.
     """
     try:
-        return Report.model_validate(parse_object(path.read_bytes(), "broken-config", path))
+        report = Report.model_validate(parse_object(path.read_bytes(), "broken-config", path))
+        _Surroundings.model_validate({"environment": report.environment})
     except OSError as error:
         raise Usage(f"--report {path}: {error.strerror}") from None
     except Refused as refused:
@@ -31,6 +51,7 @@ def read_report(path: Path) -> Report:
         key = ".".join(map(str, first["loc"])) or "the file"
         message = f"--report {path} is not a report of eagle3-validate: {key}: {first['msg']}"
         raise Usage(message) from None
+    return report
 
 
 def check_allowed(codes: Collection[str]) -> None:

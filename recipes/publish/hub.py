@@ -14,7 +14,7 @@ from eagle3_interop.convert.read.checkpoint import (
     open_checkpoint,
 )
 from eagle3_interop.recipes.publish.sealed import Changed, Sealed, git_blob
-from eagle3_interop.schemas.findings import Unavailable, Usage, refusal
+from eagle3_interop.schemas.findings import Refused, Unavailable, Usage, refusal
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -326,7 +326,10 @@ def read_back(
 
 def _compare_headers(spec: str, here: Checkpoint) -> None:
     """Open the repository as any loader would, by range requests."""
-    there = open_checkpoint(spec, weights=False)
+    try:
+        there = open_checkpoint(spec, weights=False)
+    except Refused as refused:
+        raise NotWhatWasSent(f"{spec}: {refused}") from refused
     if there.config != here.config or there.tensors != here.tensors:
         raise NotWhatWasSent(f"{spec}: reads back as another checkpoint than {here.path}.")
 

@@ -1,5 +1,6 @@
 """Publishing a draft: gate, card, one commit, and the look whether it arrived."""
 
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from eagle3_interop.recipes.publish.bundle import (
     public_provenance,
 )
 from eagle3_interop.recipes.publish.hub import Content, Place, Pushed, Remote
+from eagle3_interop.recipes.publish.markdown import plain
 from eagle3_interop.recipes.publish.sealed import Sealed
 from eagle3_interop.recipes.publish.section import PLOT, Facts, rates
 from eagle3_interop.schemas.dialects.registry import recognise
@@ -111,6 +113,9 @@ def _push(
         hub.read_back(client, place.repo_id, pushed.commit, contents, bundle.checkpoint)
     except hub.NotWhatWasSent as error:
         raise Unavailable(f"{error} {_taking_back(place, pushed)}") from error
+    except Unavailable as error:
+        again = "It is not known whether it arrived whole: run this again, which compares it."
+        raise Unavailable(f"{error}. The commit {pushed.url} was made. {again}") from error
     if place.create_pr and pushed.pull_request is None:
         notes = (*notes, "nothing differs from what is there: no pull request was opened.")
     return Outcome(digests, bundle.left, text, notes, pushed)
@@ -130,7 +135,7 @@ def _taking_back(place: Place, pushed: Pushed) -> str:
     branch = place.revision or "main"
     return (
         f"The branch {branch} of {place.repo_id} now holds files that were not validated. "
-        f"Take the commit back: clone the repository, then git checkout {branch} && "
+        f"Take the commit back: clone the repository, then git checkout {shlex.quote(branch)} && "
         f"git revert --no-edit {pushed.commit} && git push."
     )
 
@@ -190,8 +195,9 @@ def _source_metadata(
     try:
         if spec and (local := Path(spec) / hub.CARD).is_file():
             return card.metadata(local.read_bytes().decode("utf-8-sig")), ()
-        if client is not None and is_hub_id(repo) and not Path(spec).exists():
-            text = hub.read_card(client, repo, source.get("revision"))
+        # A folder has no revision, however much its path looks like an id.
+        if client is not None and is_hub_id(repo) and source.get("revision"):
+            text = hub.read_card(client, repo, source["revision"])
             return card.metadata(text), ()
     except (Refused, Unavailable, OSError, UnicodeDecodeError) as error:
         return {}, (f"the source's card could not be read: {error}",)
@@ -228,5 +234,8 @@ def _missing(data: "CardData", report: Report, plot: bytes | None) -> list[str]:
 
 
 def _description(report: Report) -> str:
-    gates = "\n".join(f"- {gate.name}: {gate.got} (wanted {gate.wanted})" for gate in report.gates)
+    gates = "\n".join(
+        f"- {plain(gate.name)}: {plain(gate.got)} (wanted {plain(gate.wanted)})"
+        for gate in report.gates
+    )
     return f"The files were validated by eagle3-validate. Gates passed:\n\n{gates}"

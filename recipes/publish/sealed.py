@@ -10,12 +10,14 @@ import io
 import os
 from pathlib import Path
 
+from eagle3_interop.schemas.findings import Unavailable
+
 BLOCK = 1 << 20
 """Bytes of a block: 20 bytes of digest are kept for each."""
 
 
-class Changed(Exception):  # noqa: N818 - what happened, not a malfunction
-    """The file is no longer what was hashed."""
+class Changed(Unavailable):
+    """The file is no longer what was hashed, or what was looked at."""
 
     def __init__(self, name: str) -> None:
         """Name the file."""
@@ -46,6 +48,7 @@ class Sealed(io.BufferedIOBase):
         self._file = path.open("rb", buffering=0)
         self.size = os.fstat(self._file.fileno()).st_size
         self._at, self._blocks = 0, list[bytes]()
+        self._held: tuple[int, bytes] = (-1, b"")
         whole, blob = hashlib.sha256(), git_blob(self.size)
         for index in range(-(-self.size // BLOCK)):
             block = self._block(index)
@@ -81,9 +84,7 @@ class Sealed(io.BufferedIOBase):
         stop = self.size if size is None or size < 0 else min(self.size, self._at + size)
         start, parts = self._at, []
         for index in range(start // BLOCK, -(-stop // BLOCK)):
-            block = self._block(index)
-            if _digest(block) != self._blocks[index]:
-                raise Changed(self.name)
+            block = self._sound_block(index)
             first = index * BLOCK
             parts.append(block[max(0, start - first) : stop - first])
         self._at = max(start, stop)
@@ -93,6 +94,15 @@ class Sealed(io.BufferedIOBase):
         """Let go of the file."""
         self._file.close()
         super().close()
+
+    def _sound_block(self, index: int) -> bytes:
+        """A block, as it was hashed; the last one is kept, for whoever reads in small pieces."""
+        if self._held[0] != index:
+            block = self._block(index)
+            if _digest(block) != self._blocks[index]:
+                raise Changed(self.name)
+            self._held = index, block
+        return self._held[1]
 
     def _block(self, index: int) -> bytes:
         """A whole block; short or empty at the end only."""

@@ -1,14 +1,13 @@
 """The section of a model card that we write: what was measured, how to serve it, where it comes from."""
 
-import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from eagle3_interop.convert.masking import shortened
 from eagle3_interop.convert.serve import command
-from eagle3_interop.recipes.publish.bundle import verifier
+from eagle3_interop.recipes.publish.bundle import target_id
+from eagle3_interop.recipes.publish.markdown import block, code, plain, table, word
 from eagle3_interop.schemas.findings import Finding
 from eagle3_interop.schemas.hub import is_hub_id
 from eagle3_interop.schemas.report import AcceptanceReport, Report
@@ -57,17 +56,7 @@ class Facts:
     @property
     def target(self) -> str | None:
         """The target's Hub id: what config.json says, then the conversion, then the validation."""
-        given, drafted = (
-            self.provenance.get("target") or {},
-            self.provenance.get("draft") or {},
-        )
-        names = (
-            verifier(self.config),
-            given.get("path"),
-            (drafted.get("target") or {}).get("name"),
-            (self.report.environment.get("target") or {}).get("path"),
-        )
-        return next((n for n in names if isinstance(n, str) and is_hub_id(n)), None)
+        return target_id(self.config, self.provenance, self.report.environment)
 
     @property
     def tokens(self) -> int:
@@ -106,7 +95,7 @@ def section(facts: Facts, base_model: object = None) -> str:
 def _written(layout: str) -> str:
     if layout == "universal":
         return "one folder that vLLM, SGLang and speculators load to the same network"
-    return f"written in {OWNERS.get(layout, layout)} layout"
+    return f"written in {OWNERS.get(layout) or plain(layout)} layout"
 
 
 def _acceptance(facts: Facts) -> list[str]:
@@ -122,9 +111,9 @@ def _acceptance(facts: Facts) -> list[str]:
         f"{measured.accepted} draft tokens accepted in {measured.drafts} steps, {how}."
     )
     plot = [f"![Acceptance by position]({PLOT})"] if facts.plot else []
-    rows = [(i, f"{rate:.3f}") for i, rate in enumerate(rates(measured), 1)]
-    table = [_table(("position", "accepted"), rows)] if rows else []
-    return ["### Acceptance", text, *plot, *table]
+    rows = [(str(i), f"{rate:.3f}") for i, rate in enumerate(rates(measured), 1)]
+    shown = [table(("position", "accepted"), rows)] if rows else []
+    return ["### Acceptance", text, *plot, *shown]
 
 
 def _serving(facts: Facts, target: str) -> list[str]:
@@ -133,13 +122,14 @@ def _serving(facts: Facts, target: str) -> list[str]:
     for engine in cast("tuple[command.Engine, ...]", ("vllm", "sglang")):
         reads = engine in ENGINES.get(facts.layout, ())
         if reads and as_is.get(engine, "same") == "same":
-            parts += [f"{NAMES[engine]}:", _bash(_launch(facts, engine, target))]
+            parts += [f"{NAMES[engine]}:", block(_launch(facts, engine, target))]
             continue
         why = "does not run this very folder" if reads else "reads another layout"
-        source = "auto" if facts.layout == "universal" else facts.layout
+        known = facts.layout in ENGINES and facts.layout != "universal"
+        source = facts.layout if known else "auto"
         words = [f"{source}-to-{engine}", facts.repo_id, f"{engine}-draft"]
         convert = f"eagle3-convert {shlex.join(words)} --target {shlex.quote(target)}"
-        parts += [f"{NAMES[engine]} {why}:", _bash(convert)]
+        parts += [f"{NAMES[engine]} {why}:", block(convert)]
     return parts
 
 
@@ -149,56 +139,61 @@ def _launch(facts: Facts, engine: command.Engine, target: str) -> str:
     theirs = facts.report.environment.get("target") or {}
     known = theirs if theirs.get("dtype") else None
     steps, topk, tokens = shape or (facts.tokens, 1, None)
-    line = command.command(
-        facts.config, engine, facts.repo_id, target, steps, topk, target_config=known
+    wanted = command.Serving(
+        engine, facts.config, facts.repo_id, target, steps, topk, tokens, target_config=known
     )
-    if tokens is None:
-        return line
-    flag = "--speculative-num-draft-tokens"
-    return re.sub(rf"{flag} \d+", f"{flag} {tokens}", line)
+    return command.command(wanted).line
 
 
 def _conversion(facts: Facts) -> list[str]:
     source, tool = facts.provenance.get("source"), facts.provenance.get("tool")
     if not isinstance(source, Mapping) or not isinstance(tool, Mapping):
         return []
-    revision = f" at revision `{source['revision']}`" if source.get("revision") else ""
-    owner = OWNERS.get(str(source.get("layout")), source.get("layout"))
+    revision = f" at revision {code(source['revision'])}" if source.get("revision") else ""
+    owner = OWNERS.get(str(source.get("layout"))) or plain(source.get("layout"))
     text = (
-        f"Converted from `{_plain(source.get('path'))}`{revision} ({owner} layout) "
-        f"by {tool.get('name')} {tool.get('version')}; digests of the source are in "
+        f"Converted from {code(_name(source))}{revision} ({owner} layout) "
+        f"by {plain(tool.get('name'))} {plain(tool.get('version'))}; digests of the source are in "
         "`eagle3_interop.json`."
     )
     changed = [
-        (_code(row.get("source")), _code(row.get("output")), row.get("op"))
+        (code(row.get("source")), code(row.get("output")), plain(row.get("op")))
         for row in facts.provenance.get("tensors", [])
         if row.get("op") != "kept"
     ]
-    table = [_table(("source", "here", "what was done"), changed)] if changed else []
-    return ["### Conversion", text, *table]
+    shown = [table(("source", "here", "what was done"), changed)] if changed else []
+    return ["### Conversion", text, *shown]
 
 
 def _conformance(facts: Facts) -> list[str]:
     gates = [
-        (check.name, check.wanted, check.got, "passed" if check.passed else "failed")
+        (
+            plain(check.name),
+            plain(check.wanted),
+            plain(check.got),
+            "passed" if check.passed else "failed",
+        )
         for check in facts.report.gates
     ]
-    parts = ["### Conformance", _table(("gate", "wanted", "got", "result"), gates)]
-    accepted = [(_code(item.code), item.where, item.message) for item in facts.allowed]
+    parts = ["### Conformance", table(("gate", "wanted", "got", "result"), gates)]
+    accepted = [_remark(item) for item in facts.allowed]
     if accepted:
         head = ("code", "where", "what")
-        parts += ["Warnings that the publisher accepted (`--allow`):", _table(head, accepted)]
+        parts += ["Warnings that the publisher accepted (`--allow`):", table(head, accepted)]
     notes = dict.fromkeys(row for row in _remarks(facts) if row not in accepted)
     if notes:
         head = ("code", "where", "what")
-        parts += ["Remarks of the conversion and the validation:", _table(head, notes)]
+        parts += ["Remarks of the conversion and the validation:", table(head, notes)]
     return parts
 
 
 def _remarks(facts: Facts) -> Iterable[tuple[str, str, str]]:
     said = [Finding.model_validate(item) for item in facts.provenance.get("findings", [])]
-    for item in (*said, *facts.report.findings):
-        yield _code(item.code), item.where, item.message
+    return map(_remark, (*said, *facts.report.findings))
+
+
+def _remark(item: Finding) -> tuple[str, str, str]:
+    return code(item.code), plain(item.where), plain(item.message)
 
 
 def _reproduction(facts: Facts, target: str) -> list[str]:
@@ -214,56 +209,40 @@ def _reproduction(facts: Facts, target: str) -> list[str]:
         words += ["--num-draft-tokens", str(facts.tokens)]
     prompts = told.get("prompts") or {}
     if told.get("streams"):
-        words += ["--streams", shortened(str(told["streams"]))]
+        words += ["--streams", word(told["streams"], "STREAMS")]
     elif prompts.get("source", "bundled") != "bundled":
-        words += ["--prompts", shortened(str(prompts["source"]))]
+        words += ["--prompts", word(prompts["source"], "PROMPTS")]
     options = {"--max-new-tokens": "max_new_tokens", "--dtype": "dtype", "--seed": "seed"}
     for option, key in options.items():
         if told.get(key) is not None:
-            words += [option, str(told[key])]
+            words += [option, word(told[key], "VALUE")]
     for check in facts.report.gates:
         if check.name in ("min-accept-length", "max-logit-diff"):
-            words += [f"--{check.name}", f"{check.wanted}"]
-    return ["### Reproduce the validation", _bash(shlex.join(words)), *_measured_with(told)]
+            words += [f"--{check.name}", word(check.wanted, "VALUE")]
+    return ["### Reproduce the validation", block(shlex.join(words)), *_measured_with(told)]
 
 
 def _source(facts: Facts) -> str:
     """What it was compared with: by its Hub id and revision, where it has them."""
     source = facts.provenance.get("source") or {}
+    path = str(source.get("path") or "").partition("@")[0]
+    if is_hub_id(path) and source.get("revision"):
+        return word(f"{path}@{source['revision']}", "SOURCE")
+    return word(facts.report.against.source if facts.report.against else path, "SOURCE")
+
+
+def _name(source: Mapping[str, Any]) -> str:
+    """A folder's last component, or a Hub id, which has a revision."""
     path = str(source.get("path") or "")
-    if path and source.get("revision"):
-        return f"{path.partition('@')[0]}@{source['revision']}"
-    return shortened(facts.report.against.source) if facts.report.against else path
+    return path if source.get("revision") else path.rpartition("/")[2]
 
 
 def _measured_with(told: Mapping[str, Any]) -> list[str]:
     versions = told.get("versions") or {}
-    named = [f"{name} {versions[name]}" for name in versions if versions[name]]
+    named = [f"{plain(name)} {plain(versions[name])}" for name in versions if versions[name]]
     if not named:
         return []
     prompts = told.get("prompts") or {}
-    texts = f" {prompts['count']} prompts, sha256 `{prompts['sha256']}`." if prompts else ""
-    return [f"Measured on {told.get('device')} with {', '.join(named)}.{texts}"]
-
-
-def _bash(command: str) -> str:
-    return f"```bash\n{command}\n```"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = [head, ["---"] * len(head), *([_plain(cell) for cell in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _code(value: object) -> str:
-    return f"`{value}`" if value else ""
-
-
-def _plain(value: object) -> str:
-    """Text for a cell: on one line, and with nothing in it that ends the cell or our section."""
-    if isinstance(value, float):
-        value = f"{value:.6g}"
-    if isinstance(value, Mapping):
-        value = ", ".join(f"{key} {inner}" for key, inner in value.items())
-    text = " ".join(shortened(str("" if value is None else value)).split())
-    return text.replace("|", "\\|").replace("<!--", "&lt;!--").replace("-->", "--&gt;")
+    digest, count = code(prompts.get("sha256")), plain(prompts.get("count"))
+    texts = f" {count} prompts, sha256 {digest}." if prompts else ""
+    return [f"Measured on {plain(told.get('device'))} with {', '.join(named)}.{texts}"]

@@ -7,6 +7,10 @@ Severity = Literal["error", "warning", "note"]
 Effect = Literal["does-not-load", "computes-otherwise"]
 
 PLUGIN = "Serve with the SGLang plugin, or with vLLM, which compute it."
+WITH_PLUGIN = (
+    "Install this package where SGLang runs (pip install eagle3-interop), and start SGLang with "
+    "SGLANG_EXTERNAL_MODEL_PACKAGE=eagle3_interop.sglang_plugin."
+)
 ELSEWHERE = "Convert it for a framework that computes it, which eagle3-convert inspect names."
 
 

@@ -25,5 +25,11 @@ CODES: dict[str, Code] = {
     ),
     "speculative-tokens": Code("note", "The number of draft tokens is not known; 3 was written."),
     "link-copied": Code("note", "Files on another file system were copied, not linked."),
+    "link-elsewhere": Code(
+        "error",
+        "A tokenizer, licence or generation config is a link out of its folder; copying it would carry along a "
+        "file that is not the checkpoint's.",
+        "Put the file itself in the place of the link if it belongs to the draft; else remove the link.",
+    ),
     "code-left": Code("note", "Code files are never carried along."),
 }

@@ -1,6 +1,6 @@
 """What a destination does not compute, or computes otherwise."""
 
-from eagle3_interop.schemas.codes.base import ELSEWHERE, PLUGIN, Code
+from eagle3_interop.schemas.codes.base import ELSEWHERE, PLUGIN, WITH_PLUGIN, Code
 
 CODES: dict[str, Code] = {
     "residual-normed": Code("error", "The residual is the normed hidden state.", PLUGIN),
@@ -74,6 +74,6 @@ CODES: dict[str, Code] = {
         "warning",
         "SGLang's own class does not compute this network; with our plugin it does. Without the plugin SGLang "
         "refuses the folder.",
-        "Start SGLang with SGLANG_EXTERNAL_MODEL_PACKAGE=eagle3_interop.sglang_plugin.",
+        WITH_PLUGIN,
     ),
 }

@@ -1,6 +1,6 @@
 """What is wrong with a launch command."""
 
-from eagle3_interop.schemas.codes.base import Code
+from eagle3_interop.schemas.codes.base import WITH_PLUGIN, Code
 
 CODES: dict[str, Code] = {
     "serve-folder": Code(
@@ -14,6 +14,31 @@ CODES: dict[str, Code] = {
         "--speculative-algorithm EAGLE3",
     ),
     "serve-no-draft": Code("error", "The command names no draft.", "Name the draft."),
+    "serve-other-draft": Code(
+        "warning",
+        "The command names another draft than the one that it was judged for.",
+        "Name the draft that was given, or check the command with the draft that it names.",
+    ),
+    "serve-other-target": Code(
+        "warning",
+        "The command names another target than the one that was given with --target.",
+        "Name the target that was given, or give --target as the command names it.",
+    ),
+    "serve-unknown-flag": Code(
+        "error",
+        "The engine's own parser does not take this flag, so that it does not start.",
+        "Leave it out.",
+    ),
+    "serve-unknown-setting": Code(
+        "error",
+        "vLLM's speculative config does not have this key, so that vLLM does not start.",
+        "Leave it out.",
+    ),
+    "serve-multi-layer": Code(
+        "error",
+        "SGLang's multi-layer EAGLE drafts each position with another model; an EAGLE-3 draft feeds itself.",
+        "Leave --enable-multi-layer-eagle out.",
+    ),
     "serve-config-file": Code(
         "warning",
         "The command names a file of more flags, which --check does not read.",
@@ -46,7 +71,7 @@ CODES: dict[str, Code] = {
     ),
     "serve-context": Code(
         "error",
-        "The context is empty, or longer than what SGLang takes the draft or the target to reach.",
+        "The context is empty, or longer than what the engine takes the draft or the target to reach.",
         "Convert with --target, which raises the draft's positions, or shorten --context-length.",
     ),
     "serve-context-stops": Code(
@@ -88,7 +113,7 @@ CODES: dict[str, Code] = {
     "serve-plugin": Code(
         "error",
         "SGLang's own classes do not include this draft's.",
-        "Start with SGLANG_EXTERNAL_MODEL_PACKAGE=eagle3_interop.sglang_plugin.",
+        WITH_PLUGIN,
     ),
     "serve-window": Code(
         "warning", "A window on the command line replaces what the draft was trained with."

@@ -18,7 +18,7 @@ from eagle3_interop.schemas.dialects.keys import FLAT_READ, FlatKeys, carry
 from eagle3_interop.schemas.dialects.maps import resolve_map
 from eagle3_interop.schemas.dialects.reading import Reader, cannot
 from eagle3_interop.schemas.dialects.spelling import Spelling
-from eagle3_interop.schemas.draft import Attention, Draft, Fc, Layers, Mlp, Target, Vocabulary
+from eagle3_interop.schemas.draft import Draft, Fc, Gqa, Layers, Mlp, Target, Vocabulary
 from eagle3_interop.schemas.engines.powers import Powers
 
 _FILLED = (
@@ -192,7 +192,7 @@ def _layers(
     mlp = ("gate_proj.bias", "up_proj.bias", "down_proj.bias")
     return Layers(
         count=len(windows),
-        attention=Attention(
+        attention=Gqa(
             heads=parsed.num_attention_heads,
             kv_heads=parsed.kv_heads,
             head_dim=parsed.head_size,

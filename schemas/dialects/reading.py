@@ -8,13 +8,13 @@ import numpy as np
 
 from eagle3_interop.schemas.dialects.base import Reading, Source, TargetFacts, TensorHeader
 from eagle3_interop.schemas.dialects.keys import architecture
-from eagle3_interop.schemas.dialects.spelling import DROPPED, Spelling, shapes, understand
+from eagle3_interop.schemas.dialects.spelling import DROPPED, Spelling, understand
 from eagle3_interop.schemas.draft import DEFAULT_POSITIONS, Draft, Dtype
 from eagle3_interop.schemas.engines.powers import Powers, lacks
 from eagle3_interop.schemas.findings import Finding, Refused, errors, finding
+from eagle3_interop.schemas.parameters import MAPS, is_part, settled_by, shapes, storable
 
 _DTYPES: dict[str, Dtype] = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
-_QUANTISED = re.compile(r"(_scale|_scale_inv|_zero_point|weight_packed|qweight|qzeros|g_idx)$")
 _MLA = re.compile(r"\.(q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj|kv_a_proj)\.")
 
 _PARALLEL: dict[str, tuple[object, ...]] = {
@@ -26,18 +26,6 @@ _PARALLEL: dict[str, tuple[object, ...]] = {
     "ptd_token_id": (None,),
 }
 """Keys by which P-EAGLE drafts are known, and the values that mean something else."""
-
-_SETTLES = (
-    ("fc.bias", "fc.bias"),
-    ("input_norm.weight", "fc.input_norm"),
-    ("fc_norm.", "fc.block_norms"),
-    ("_norm.weight", "layers.attention.qk_norm"),
-    ("o_proj.bias", "layers.attention.output_bias"),
-    ("mlp.", "layers.mlp.bias"),
-    ("_proj.bias", "layers.attention.qkv_bias"),
-    ("lm_head.weight", "vocabulary.head"),
-    ("d2t", "vocabulary.mapped"),
-)
 
 
 class Reader:
@@ -91,7 +79,7 @@ class Reader:
         quantised = sorted(
             name
             for name, header in tensors.items()
-            if _QUANTISED.search(name) or header.dtype.startswith("F8")
+            if is_part(name) or header.dtype.startswith("F8")
         )
         if quantised or config.get("quantization_config"):
             where = quantised[0] if quantised else "config.json: quantization_config"
@@ -317,13 +305,7 @@ def check(reading: Reading, tensors: Mapping[str, TensorHeader]) -> list[Finding
     Returns:
         An error for each tensor that is missing, left over, or of another shape or kind.
     """
-    wanted = shapes(reading.draft)
-    vocabulary = reading.draft.vocabulary
-    optional = {
-        "embed_tokens.weight": (vocabulary.target_size, reading.draft.hidden_size),
-        "d2t": (vocabulary.draft_size,),
-        "t2d": (vocabulary.target_size,),
-    }
+    wanted, known = shapes(reading.draft), storable(reading.draft)
     refused = {item.where for item in errors(reading.findings)}
     found = [
         _missing(name, shape)
@@ -332,15 +314,15 @@ def check(reading: Reading, tensors: Mapping[str, TensorHeader]) -> list[Finding
         if name not in refused
     ]
     for name, stored in reading.names.items():
-        shape = {**optional, **wanted}.get(name)
+        shape = known.get(name)
         header = tensors[stored]
         if shape is None:
             found.append(_left_over(name, stored))
         elif header.shape != shape:
-            if not (name in ("d2t", "t2d") and stored in refused):
+            if not (name in MAPS and stored in refused):
                 message = f"has shape {list(header.shape)}; the config implies {list(shape)}."
                 found.append(finding("shape-mismatch", stored, message))
-        elif name not in ("d2t", "t2d") and header.dtype not in _DTYPES:
+        elif name not in MAPS and header.dtype not in _DTYPES:
             message = f"holds {header.dtype} numbers; weights are bfloat16, float16 or float32."
             found.append(finding("unknown-dtype", stored, message))
     return found
@@ -357,7 +339,7 @@ def _missing(name: str, shape: tuple[int, ...]) -> Finding:
 
 
 def _left_over(name: str, stored: str) -> Finding:
-    path = next((path for part, path in _SETTLES if part in name), "")
+    path = settled_by(name)
     if not path:
         message = "no framework's loader knows this tensor; most drop it without a word."
         return finding("unknown-tensor", stored, message)

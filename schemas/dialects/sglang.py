@@ -195,7 +195,7 @@ def _beside(top: Sequence[int], draft: Draft, target: TargetFacts | None) -> Fin
 
 def draft_class(draft: Draft, wishes: Wishes) -> Powers:
     """Stock SGLang's class, or the plugin's where that one alone computes the network."""
-    plugin = PLUGIN_POWERS[draft.layers.attention.qk_norm]
+    plugin = PLUGIN_POWERS[draft.layers.gqa.qk_norm]
     if wishes.options.stock or not _stock_lacks(draft, wishes) or lacks(draft, plugin):
         return POWERS
     return plugin
@@ -211,7 +211,7 @@ def _stock_lacks(draft: Draft, wishes: Wishes) -> list[Finding]:
 
 def write(draft: Draft, wishes: Wishes) -> Writing:
     """Write for SGLang: its stock class where that computes the network, else the plugin's."""
-    qk_norm = draft.layers.attention.qk_norm
+    qk_norm = draft.layers.gqa.qk_norm
     powers, needs = draft_class(draft, wishes), _stock_lacks(draft, wishes)
     plugin = powers is not POWERS
     findings: list[Finding] = [*mixed_windows(draft)]

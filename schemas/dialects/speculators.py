@@ -32,9 +32,9 @@ from eagle3_interop.schemas.dialects.reading import Reader, cannot
 from eagle3_interop.schemas.dialects.spelling import Spelling
 from eagle3_interop.schemas.dialects.writing import layer_keys, mixed_windows, zero_biases
 from eagle3_interop.schemas.draft import (
-    Attention,
     Draft,
     Fc,
+    Gqa,
     Layers,
     Mlp,
     Rope,
@@ -267,7 +267,7 @@ def _layers(reader: Reader, parsed: DecoderConfig, model_type: str, who: _Reader
     mlp = ("gate_proj.bias", "up_proj.bias", "down_proj.bias")
     return Layers(
         count=count,
-        attention=Attention(
+        attention=Gqa(
             heads=parsed.num_attention_heads,
             kv_heads=parsed.kv_heads,
             head_dim=parsed.head_size,
@@ -403,7 +403,7 @@ def own_keys(draft: Draft, wishes: Wishes) -> tuple[dict[str, Any], list[Finding
 
 def draft_class(draft: Draft, wishes: Wishes) -> Powers:  # noqa: ARG001
     """The class by the kind of decoder layer."""
-    return POWERS[draft.layers.attention.qk_norm]
+    return POWERS[draft.layers.gqa.qk_norm]
 
 
 def write(draft: Draft, wishes: Wishes) -> Writing:

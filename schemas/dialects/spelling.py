@@ -1,10 +1,8 @@
-"""Canonical tensor names: how each framework spells them, and the shapes a `Draft` implies."""
+"""Canonical tensor names, and how each framework spells them."""
 
 import re
 from dataclasses import dataclass
 from typing import Literal
-
-from eagle3_interop.schemas.draft import Draft
 
 DROPPED = re.compile(r"(rotary_emb\.inv_freq|^verifier_norm\.weight|^verifier_lm_head\.weight)$")
 """Stored by some trainers, computed or taken from the target by every reader that loads the folder."""
@@ -92,65 +90,3 @@ def understand(stored: str, later_norm: LaterNorm) -> Name:
             return Name(None, stored)
         name = f"layers.{match[1]}.input_layernorm.weight"
     return Name(name, stored)
-
-
-def _layer_shapes(draft: Draft, layer: int) -> dict[str, tuple[int, ...]]:
-    attention, mlp, width = draft.layers.attention, draft.layers.mlp, draft.hidden_size
-    inputs = 2 * width if layer == 0 else width
-    rows = {
-        "q": attention.heads * attention.head_dim,
-        "k": attention.kv_heads * attention.head_dim,
-        "v": attention.kv_heads * attention.head_dim,
-    }
-    shapes: dict[str, tuple[int, ...]] = {"input_layernorm.weight": (width,)}
-    if layer == 0:
-        shapes["hidden_norm.weight"] = (width,)
-    for part, size in rows.items():
-        shapes[f"self_attn.{part}_proj.weight"] = (size, inputs)
-        if attention.qkv_bias:
-            shapes[f"self_attn.{part}_proj.bias"] = (size,)
-    shapes["self_attn.o_proj.weight"] = (width, rows["q"])
-    if attention.output_bias:
-        shapes["self_attn.o_proj.bias"] = (width,)
-    if attention.qk_norm:
-        shapes["self_attn.q_norm.weight"] = (attention.head_dim,)
-        shapes["self_attn.k_norm.weight"] = (attention.head_dim,)
-    shapes["post_attention_layernorm.weight"] = (width,)
-    for part, shape in {
-        "gate": (mlp.width, width),
-        "up": (mlp.width, width),
-        "down": (width, mlp.width),
-    }.items():
-        shapes[f"mlp.{part}_proj.weight"] = shape
-        if mlp.bias:
-            shapes[f"mlp.{part}_proj.bias"] = shape[:1]
-    return {f"layers.{layer}.{name}": shape for name, shape in shapes.items()}
-
-
-def shapes(draft: Draft) -> dict[str, tuple[int, ...]]:
-    """Canonical name to shape, of every tensor that this network owns.
-
-    ``t2d`` is not listed: it says nothing that ``d2t`` does not, and is made where it is needed.
-    """
-    width, vocabulary = draft.hidden_size, draft.vocabulary
-    found: dict[str, tuple[int, ...]] = {}
-    if vocabulary.embeddings == "own":
-        found["embed_tokens.weight"] = (vocabulary.target_size, width)
-    if draft.fc is not None:
-        features = draft.fc.blocks * draft.target.hidden_size
-        found["fc.weight"] = (width, features)
-        if draft.fc.bias:
-            found["fc.bias"] = (width,)
-        if draft.fc.input_norm:
-            found["input_norm.weight"] = (features,)
-        if draft.fc.block_norms:
-            for block in range(draft.fc.blocks):
-                found[f"fc_norm.{block}.weight"] = (draft.target.hidden_size,)
-    for layer in range(draft.layers.count):
-        found |= _layer_shapes(draft, layer)
-    found["norm.weight"] = (width,)
-    if vocabulary.head == "own":
-        found["lm_head.weight"] = (vocabulary.draft_size, width)
-    if vocabulary.mapped:
-        found["d2t"] = (vocabulary.draft_size,)
-    return found

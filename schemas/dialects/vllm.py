@@ -139,7 +139,7 @@ def read(source: Source, target: TargetFacts | None) -> Reading:
     config = source.config
     if "speculators_model_type" in config and "model_type" not in config:
         reading = speculators.read_as_vllm(source, target)
-        unable = cannot(reading.draft, POWERS[reading.draft.layers.attention.qk_norm])
+        unable = cannot(reading.draft, POWERS[reading.draft.layers.gqa.qk_norm])
         said = [*reading.findings, *unable, *_window_of_the_target(config, reading.draft, target)]
         return replace(reading, findings=tuple(said))
     reading = read_flat(source, target, DIALECT)
@@ -206,7 +206,7 @@ def _nested_ids(
 
 def draft_class(draft: Draft, wishes: Wishes) -> Powers:  # noqa: ARG001
     """The class by the kind of decoder layer."""
-    return POWERS[draft.layers.attention.qk_norm]
+    return POWERS[draft.layers.gqa.qk_norm]
 
 
 def write(draft: Draft, wishes: Wishes) -> Writing:

@@ -13,7 +13,7 @@ from eagle3_interop.schemas.findings import Finding, finding
 
 def layer_keys(draft: Draft) -> dict[str, Any]:
     """The keys that describe the decoder layers, shared by every config that we write."""
-    layers, attention = draft.layers, draft.layers.attention
+    layers, attention = draft.layers, draft.layers.gqa
     written: dict[str, Any] = {
         "model_type": "qwen3" if attention.qk_norm else "llama",
         "vocab_size": draft.vocabulary.target_size,
@@ -48,7 +48,7 @@ def zero_biases(draft: Draft, powers: Powers) -> tuple[str, ...]:
     ``attention_bias: true`` switches several groups at once, and a loader leaves what the file lacks
     uninitialised; zeros written out keep the network the same.
     """
-    attention = draft.layers.attention
+    attention = draft.layers.gqa
     have = {"qkv": attention.qkv_bias, "output": attention.output_bias}
     switched = powers.attention_biases if any(have.values()) else frozenset()
     if draft.fc is not None and draft.fc.bias:

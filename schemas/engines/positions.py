@@ -96,6 +96,24 @@ def vllm_context_of(config: Mapping[str, Any]) -> int | None:
     original = config.get("original_max_position_embeddings")
     if rope_kind(config) == "longrope" and isinstance(original, int):
         return original
+    return _vllm_stretched(config)
+
+
+def vllm_reach_of(config: Mapping[str, Any]) -> int | None:
+    """The most positions that vLLM takes a model to reach, beyond which ``max_model_len`` may not go.
+
+    Args:
+        config: the keys of the decoder layers (of a target, its text config).
+
+    Returns:
+        As `vllm_context_of`, a longrope's included.
+    """
+    stretched = _vllm_stretched(config)
+    named = config.get("model_max_length")
+    return max(stretched, named) if isinstance(named, int) and stretched is not None else stretched
+
+
+def _vllm_stretched(config: Mapping[str, Any]) -> int | None:
     keys = {"max_position_embeddings": _default(config), **config}
     found = [keys[key] for key in _VLLM_KEYS if isinstance(keys.get(key), int)]
     declared = config.get("model_max_length") or min(found, default=None)

@@ -85,7 +85,7 @@ def lacks(draft: Draft, powers: Powers) -> list[Finding]:
 
 
 def _needs(draft: Draft, powers: Powers) -> Iterator[tuple[bool, bool, str, str, str]]:
-    layers, attention, vocabulary = draft.layers, draft.layers.attention, draft.vocabulary
+    layers, attention, vocabulary = draft.layers, draft.layers.gqa, draft.vocabulary
     fc, rope = draft.fc, draft.rope
     yield (
         powers.residual_normed,

@@ -520,3 +520,14 @@ def test_tokenizer_files_come_along_and_code_does_not(tmp_path):
     assert not (result.folder / "config.py").exists()
     assert "auto_map" not in result.config
     assert result.said("code-left").where == "config.py, config.json: auto_map"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["layers.0.mlp.router.weight", "encoder_norm.weight", "layers.0.self_attn.sink_norm.weight"],
+)
+def test_a_tensor_of_no_network_is_not_explained_by_a_flag(name, tmp_path):
+    """``--set layers.mlp.bias=true`` does not make a router part of a draft."""
+    tensors = drafts.speculators_tensors() | {name: random((H,), 1)}
+    source = drafts.speculators(tmp_path / "draft", tensors)
+    assert refusals(convert, source, "vllm") == {"unknown-tensor"}

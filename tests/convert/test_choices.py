@@ -1,5 +1,7 @@
 """Choices that are made once: which layout it is, absent flags, verifiers, unknown keys, overrides."""
 
+from pathlib import Path
+
 import drafts
 import numpy as np
 import pytest
@@ -123,6 +125,19 @@ def test_else_it_is_the_target_as_given_with_a_warning_for_a_path(tmp_path):
     assert verifier(result) == str(target)
     assert result.said("verifier-name").severity == "warning"
     assert result.config["speculators_config"]["verifier"]["architectures"] == ["LlamaForCausalLM"]
+
+
+def test_a_relative_folder_is_never_written_as_a_hub_id(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    drafts.target(tmp_path / "data" / "target")
+    drafts.sglang(tmp_path / "data" / "draft")
+    options = {"target": "data/target", "target_name": None}
+    result = convert(Path("data/draft"), "speculators", **options)
+    assert verifier(result) == "./data/target"
+    assert result.said("verifier-name").severity == "warning"
+    told = result.conversion.plan.provenance
+    assert told["target"]["path"] == told["draft"]["target"]["name"] == "./data/target"
+    assert told["source"]["path"] == "./data/draft"
 
 
 def test_else_it_is_what_the_source_itself_named(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -349,6 +350,26 @@ def test_a_printed_command_that_does_not_fit_the_target_is_wrong_as_its_check_is
     assert (result.exit_code, report["status"]) == (1, "wrong")
     checked = run(*arguments, "--target", target, "--check", report["command"])
     assert (checked.exit_code, json.loads(checked.stdout)) == (1, report)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_check_says_that_the_command_names_another_draft_or_target_than_the_ones_given(
+    tmp_path, engine
+):
+    make = drafts.vllm if engine == "vllm" else drafts.sglang
+    draft = make(tmp_path / "draft")
+    target = drafts.target(tmp_path / "target", max_position_embeddings=2048)
+    given = ("serve", draft, "--target", target, "--engine", engine)
+    line = json.loads(run(*given, "--json").stdout)["command"]
+
+    def checked(command):
+        result = run(*given, "--check", command)
+        return result.exit_code, result.stdout, re.findall(r"serve-other-\w+", result.stderr)
+
+    assert checked(line) == (0, "the command fits this draft\n", [])
+    warned = "the command fits this draft, but for the warnings\n"
+    for name, code in ((draft, "serve-other-draft"), (target, "serve-other-target")):
+        assert checked(line.replace(str(name), f"{name}-2")) == (0, warned, [code])
 
 
 def test_a_wrong_command_is_answered_by_a_right_one_only(tmp_path):

@@ -4,6 +4,7 @@ import json
 
 import drafts
 import pytest
+from conversions import launch_line
 
 from eagle3_interop.convert.serve import command
 
@@ -18,8 +19,8 @@ BARE = GOOD.partition(" --speculative-num-steps")[0]
 TREE = GOOD.replace("topk 1", "topk 4")
 
 
-def codes(arguments, config=STOCK, target=None):
-    return [item.code for item in command.judge(arguments, "sglang", config, "d", target)]
+def codes(arguments, config=STOCK, target=None, draft="d"):
+    return [item.code for item in command.judge(arguments, "sglang", config, draft, target)]
 
 
 def test_eagle_instead_of_eagle3_is_an_error():
@@ -112,7 +113,8 @@ def test_groups_of_attention_keep_sglang_from_adapting(groups, adapts):
 def test_the_last_of_a_flag_and_its_aliases_counts():
     assert codes(f"{GOOD} --speculative-algo EAGLE") == ["serve-algorithm"]
     assert codes(f"--speculative-algo EAGLE {GOOD}") == []
-    assert codes(f"{GOOD} --speculative-draft-model org/mistral-eagle3") == ["serve-mistral-name"]
+    other = f"{GOOD} --speculative-draft-model org/mistral-eagle3"
+    assert codes(other, draft="org/mistral-eagle3") == ["serve-mistral-name"]
     assert codes(f"{GOOD} --speculative-num-steps 2") == ["serve-steps-win"]
 
 
@@ -261,7 +263,7 @@ def test_overridden_positions_are_the_drafts_as_well():
 )
 def test_two_dtypes_are_an_error_that_the_printed_command_mends(draft, target, fits):
     config, theirs = {**STOCK, "torch_dtype": draft}, {"dtype": target}
-    line = command.command(config, "sglang", "d", "t", 4, target_config=theirs)
+    line = launch_line(config, "sglang", "d", "t", 4, target_config=theirs)
     assert codes(GOOD, config=config, target=theirs) == ([] if fits else ["serve-dtype"])
     assert codes(line, config=config, target=theirs) == []
     assert ("--dtype" in line) == (not fits)
@@ -270,10 +272,10 @@ def test_two_dtypes_are_an_error_that_the_printed_command_mends(draft, target, f
 @pytest.mark.parametrize("name", ["float16; rm -rf ~", ["x"], {"a": 1}, "float8_e4m3fn", 7, "auto"])
 def test_what_is_no_dtype_counts_as_none(name):
     config = {**STOCK, "torch_dtype": "bfloat16"}
-    line = command.command(config, "sglang", "d", "t", 4, target_config={"dtype": name})
+    line = launch_line(config, "sglang", "d", "t", 4, target_config={"dtype": name})
     assert line.endswith(" --dtype float16")  # as for float32
     config = {**STOCK, "torch_dtype": name}
-    line = command.command(config, "sglang", "d", "t", 4, target_config={"dtype": "bfloat16"})
+    line = launch_line(config, "sglang", "d", "t", 4, target_config={"dtype": "bfloat16"})
     assert line.endswith(" --dtype bfloat16")
 
 
@@ -314,18 +316,19 @@ def test_a_draft_inherits_neither_the_targets_config_nor_its_unquant():
 @pytest.mark.parametrize("draft", ["/models/Mistral/eagle3", "org/mistral-eagle3", "/leanstral/d"])
 def test_a_draft_whose_path_names_mistral_is_an_error_that_no_flag_mends(draft):
     arguments = GOOD.replace("model-path d", f"model-path {draft}")
-    assert codes(arguments) == ["serve-mistral-name"]
-    assert codes(f"{arguments} --model-config-parser hf") == ["serve-mistral-name"]
+    assert codes(arguments, draft=draft) == ["serve-mistral-name"]
+    told = f"{arguments} --model-config-parser hf"
+    assert codes(told, draft=draft) == ["serve-mistral-name"]
 
 
 def test_the_printed_command_gives_such_a_draft_another_name(tmp_path):
     folder = tmp_path / "mistral-eagle3"
     folder.mkdir()
-    line = command.command(STOCK, "sglang", str(folder), "t", 4)
+    line = launch_line(STOCK, "sglang", str(folder), "t", 4)
     assert line.startswith(f"ln -sfn {folder} eagle3-draft && python -m sglang")
     assert "--speculative-draft-model-path eagle3-draft " in line
-    assert codes(line) == []
-    line = command.command(STOCK, "sglang", "org/mistral-eagle3", "t", 4)
+    assert codes(line, draft=str(folder)) == []
+    line = launch_line(STOCK, "sglang", "org/mistral-eagle3", "t", 4)
     assert line.startswith("hf download org/mistral-eagle3 --local-dir eagle3-draft && ")
 
 
@@ -335,7 +338,7 @@ def test_a_target_taken_for_mistrals_format_is_read_by_config_json_if_told_so(tm
     arguments = GOOD.replace("model-path t", f"model-path {target}")
     assert codes(arguments) == ["serve-mistral-name"]
     assert codes(f"{arguments} --model-config-parser hf") == []
-    line = command.command(STOCK, "sglang", "d", str(target), 4)
+    line = launch_line(STOCK, "sglang", "d", str(target), 4)
     assert "--model-config-parser hf" in line
     (target / "params.json").write_text("{}")
     assert codes(arguments) == []
@@ -384,6 +387,32 @@ def test_another_plugin_is_not_the_drafts(value):
 
 
 def test_a_revision_of_a_draft_with_mistral_in_its_name_is_downloaded():
-    line = command.command(STOCK, "sglang", "org/mistral-eagle3@v2", "t", 3)
+    line = launch_line(STOCK, "sglang", "org/mistral-eagle3@v2", "t", 3)
     assert line.startswith("hf download org/mistral-eagle3 --revision v2 --local-dir ")
     assert "--speculative-draft-model-revision" not in line
+
+
+@pytest.mark.parametrize("draft", ["org/mistral-eagle3", "org/mistral-eagle3@v2"])
+def test_a_draft_that_the_line_first_gives_another_name_is_the_draft_that_was_given(draft):
+    assert codes(launch_line(STOCK, "sglang", draft, "t", 3), draft=draft) == []
+
+
+def test_multi_layer_eagle_drafts_with_other_models_than_this_one():
+    assert codes(f"{GOOD} --enable-multi-layer-eagle") == ["serve-multi-layer"]
+
+
+def test_a_flag_may_be_cut_short_where_no_other_begins_so():
+    assert codes(GOOD.replace("--speculative-num-steps", "--speculative-num-st")) == []
+    assert codes(GOOD.replace("num-steps 4", "num-s 2")) == ["serve-steps-win"]
+
+
+def test_a_beginning_that_several_flags_have_keeps_sglang_from_starting():
+    found = command.judge(f"{GOOD} --speculative-draft 1", "sglang", STOCK, "d")
+    assert [item.code for item in found] == ["serve-unknown-flag"]
+    assert "--speculative-draft-attention-backend, " in found[0].message
+
+
+def test_sglang_takes_the_model_as_its_first_word_too():
+    line = GOOD.replace("python -m sglang.launch_server --model-path t", "sglang serve t")
+    judged = [command.judge(line, "sglang", STOCK, "d", None, name) for name in ("t", "u")]
+    assert [[item.code for item in found] for found in judged] == [[], ["serve-other-target"]]

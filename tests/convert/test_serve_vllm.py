@@ -4,6 +4,7 @@ import json
 
 import drafts
 import pytest
+from conversions import launch_line
 
 from eagle3_interop.convert.serve import command
 from eagle3_interop.schemas.findings import Usage
@@ -11,18 +12,18 @@ from eagle3_interop.schemas.findings import Usage
 STOCK = drafts.SGLANG_CONFIG
 
 
-def codes(arguments, config=STOCK, target=None):
-    return [item.code for item in command.judge(arguments, "vllm", config, "d", target)]
+def codes(arguments, config=STOCK, target=None, draft="d"):
+    return [item.code for item in command.judge(arguments, "vllm", config, draft, target)]
 
 
 def test_vllm_gets_the_method_whatever_the_folder_is_called():
-    line = command.command(STOCK, "vllm", "org/eagle-draft", "t", 4)
+    line = launch_line(STOCK, "vllm", "org/eagle-draft", "t", 4)
     assert '"method": "eagle3"' in line
 
 
 def test_a_tree_is_refused_for_vllm():
     with pytest.raises(Usage):
-        command.command(STOCK, "vllm", "d", "t", 4, topk=2)
+        launch_line(STOCK, "vllm", "d", "t", 4, topk=2)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def test_a_tree_is_refused_for_vllm():
 )
 def test_without_a_method_vllm_goes_by_the_name(name, expected):
     settings = json.dumps({"model": name, "num_speculative_tokens": 4})
-    assert codes(f"--speculative-config '{settings}'") == expected
+    assert codes(f"--speculative-config '{settings}'", draft=name) == expected
 
 
 def test_vllm_needs_a_number_of_draft_tokens_for_a_flat_folder():
@@ -66,7 +67,7 @@ def test_beside_another_model_a_speculators_folder_tells_vllm_nothing():
     assert codes("vllm serve target", SPECULATORS) == ["serve-no-draft"]
     draft = """vllm serve target --speculative-config '{"model": "d"}'"""
     assert codes(draft, SPECULATORS) == ["serve-method", "serve-counts"]
-    assert codes(command.command(SPECULATORS, "vllm", "d", "t", 4), SPECULATORS) == []
+    assert codes(launch_line(SPECULATORS, "vllm", "d", "t", 4), SPECULATORS) == []
 
 
 def test_another_draft_method_is_an_error():
@@ -88,7 +89,7 @@ def test_a_setting_of_the_served_folder_is_not_to_be_given_by_a_short_flag(flag)
 
 
 def test_a_setting_is_not_to_be_given_by_two_flags():
-    line = command.command(STOCK, "vllm", "d", "t", 4)
+    line = launch_line(STOCK, "vllm", "d", "t", 4)
     assert codes(f"{line} --spec-tokens 3") == ["serve-given-twice"]
 
 
@@ -113,7 +114,7 @@ def test_settings_one_by_one_are_read_as_json(name):
 
 
 def test_settings_one_by_one_replace_those_in_json():
-    line = command.command(STOCK, "vllm", "d", "t", 4)
+    line = launch_line(STOCK, "vllm", "d", "t", 4)
     assert codes(f"{line} --speculative-config.model d") == ["serve-method", "serve-counts"]
 
 
@@ -134,20 +135,18 @@ def test_settings_may_be_given_one_by_one():
 
 def test_a_speculators_draft_without_positions_has_the_targets():
     bare = {k: v for k, v in LAYERS.items() if k != "max_position_embeddings"}
-    arguments = f"VLLM_USE_V2_MODEL_RUNNER=0 {command.command(STOCK, 'vllm', 'd', 't', 4)}"
+    arguments = f"VLLM_USE_V2_MODEL_RUNNER=0 {launch_line(STOCK, 'vllm', 'd', 't', 4)}"
     silent = {**SPECULATORS, "transformer_layer_config": bare}
     assert codes(f"{arguments} --max-model-len 1M", silent) == []
 
 
 def test_quantisation_by_its_short_flag_leaves_the_draft_as_it_is_too():
-    assert codes(f"{command.command(STOCK, 'vllm', 'd', 't', 4)} -q fp8") == [
-        "serve-quantised-target"
-    ]
+    assert codes(f"{launch_line(STOCK, 'vllm', 'd', 't', 4)} -q fp8") == ["serve-quantised-target"]
 
 
 def test_a_quantised_target_leaves_vllms_draft_as_it_is():
     target = {"quantization_config": {"quant_method": "fp8"}}
-    line = command.command(STOCK, "vllm", "d", "t", 4)
+    line = launch_line(STOCK, "vllm", "d", "t", 4)
     assert codes(line, target=target) == ["serve-quantised-target"]
 
 
@@ -164,7 +163,7 @@ def test_a_quantised_target_leaves_vllms_draft_as_it_is():
     ],
 )
 def test_without_compilation_a_tap_on_the_embeddings_is_a_warning(eager):
-    line = command.command(STOCK, "vllm", "d", "t", 4)
+    line = launch_line(STOCK, "vllm", "d", "t", 4)
     tapped = {**drafts.VLLM_CONFIG, "eagle_aux_hidden_state_layer_ids": [0, 3, 5]}
     expected = ["serve-eager-embedding-tap"]
     assert codes(f"{line} {eager}", tapped) == expected
@@ -185,7 +184,7 @@ def test_without_compilation_a_tap_on_the_embeddings_is_a_warning(eager):
     ],
 )
 def test_nested_ids_tap_the_embeddings_in_the_runner_that_reads_them(runner, nested, expected):
-    line = f"{runner}{command.command(STOCK, 'vllm', 'd', 't', 4)} --enforce-eager"
+    line = f"{runner}{launch_line(STOCK, 'vllm', 'd', 't', 4)} --enforce-eager"
     silent = {k: v for k, v in drafts.VLLM_CONFIG.items() if "layer_ids" not in k}
     assert codes(line, {**silent, "eagle_config": {nested: [0, 3, 5]}}) == expected
 
@@ -202,13 +201,13 @@ def test_nested_ids_tap_the_embeddings_in_the_runner_that_reads_them(runner, nes
     ],
 )
 def test_compiled_a_tap_on_the_embeddings_is_safe(compiled):
-    line = command.command(STOCK, "vllm", "d", "t", 4)
+    line = launch_line(STOCK, "vllm", "d", "t", 4)
     tapped = {**drafts.VLLM_CONFIG, "eagle_aux_hidden_state_layer_ids": [0, 3, 5]}
     assert codes(f"{line} {compiled}", tapped) == []
 
 
 def test_the_v1_runner_stops_drafting_where_the_drafts_positions_end():
-    line = command.command(STOCK, "vllm", "d", "t", 4)
+    line = launch_line(STOCK, "vllm", "d", "t", 4)
     target = {"max_position_embeddings": 4096}
     old = f"VLLM_USE_V2_MODEL_RUNNER=0 {line}"
     assert codes(old, target=target) == ["serve-context-stops"]
@@ -251,7 +250,7 @@ def test_so_is_one_that_a_short_flag_gives(tokens):
     ("length", "fits"), [("0", False), ("-5", False), ("-1", True), ("auto", True), ("1k", True)]
 )
 def test_a_context_without_positions_is_an_error(length, fits):
-    line = command.command(STOCK, "vllm", "d", "t", 4)
+    line = launch_line(STOCK, "vllm", "d", "t", 4)
     assert codes(f"{line} --max-model-len {length}") == ([] if fits else ["serve-counts"])
 
 
@@ -261,6 +260,70 @@ def test_a_folder_that_serves_itself_may_be_named_on_the_next_line():
 
 @pytest.mark.parametrize("before", ["export {};", "export {} &&", "docker run -e {}"])
 def test_a_variable_may_be_given_before_the_command_or_to_docker(before):
-    line = command.command(STOCK, "vllm", "d", "t", 4)
+    line = launch_line(STOCK, "vllm", "d", "t", 4)
     given = before.format("VLLM_USE_V2_MODEL_RUNNER=0")
     assert codes(f"{given} {line} --max-model-len 4k") == ["serve-context-stops"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        '-sc \'{"model": "d", "method": "eagle3", "num_speculative_tokens": 4, "foo": 3}\'',
+        "-sc.model d -sc.method eagle3 -sc.num_speculative_tokens 4 -sc.foo.bar 3",
+        "--spec-model d --spec-method eagle3 --spec-tokens 4 -sc.foo+ 3",
+    ],
+)
+def test_a_key_that_the_speculative_config_does_not_have_keeps_vllm_from_starting(settings):
+    found = command.judge(f"vllm serve t {settings}", "vllm", STOCK, "d")
+    assert [(item.code, item.where) for item in found] == [
+        ("serve-unknown-setting", "--speculative-config: foo")
+    ]
+
+
+def test_keys_of_the_speculative_config_may_have_dashes():
+    settings = '{"model": "d", "method": "eagle3", "num-speculative-tokens": 4, "max-model-len": 9}'
+    assert codes(f"vllm serve t -sc '{settings}'") == []
+
+
+LINE = launch_line(STOCK, "vllm", "d", "t", 4)
+LINEAR = {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}
+YARN = {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}
+LONG = {"rope_scaling": {"rope_type": "longrope"}, "original_max_position_embeddings": 1024}
+
+
+@pytest.mark.parametrize(
+    ("keys", "reach"), [({}, 4096), (LINEAR, 8192), (YARN, 4096), (LONG, 4096)]
+)
+def test_a_length_beyond_what_the_target_reaches_keeps_vllm_from_starting(keys, reach):
+    target = {"max_position_embeddings": 4096, **keys}
+    assert codes(f"{LINE} --max-model-len {reach}", target=target) == []
+    beyond = f"{LINE} --max-model-len {reach + 1}"
+    assert codes(beyond, target=target) == ["serve-context"]
+    assert codes(f"VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 {beyond}", target=target) == []
+
+
+def test_the_drafts_own_length_is_within_the_drafts_and_the_targets_positions():
+    def drafted(length, target):
+        others = '"model": "d", "method": "eagle3", "num_speculative_tokens": 4'
+        line = f"vllm serve t -sc '{{{others}, \"max_model_len\": {length}}}'"
+        return codes(line, target={"max_position_embeddings": target})
+
+    assert STOCK["max_position_embeddings"] == 2048
+    assert drafted(2048, 4096) == []
+    assert drafted(2049, 4096) == ["serve-context"]
+    assert drafted(1025, 1024) == ["serve-context"]
+
+
+@pytest.mark.parametrize(
+    "flags", ["-O3", "-O 3", "-q fp8", "-tp 2", "-asc 1", "--max_model_len -1"]
+)
+def test_short_flags_and_levels_are_vllms_own(flags):
+    assert "serve-unknown-flag" not in codes(f"{LINE} {flags}")
+
+
+@pytest.mark.parametrize("model", ["t", "u"])
+def test_the_model_may_stand_behind_flags_that_take_no_value_or_several(model):
+    """``--api-key`` takes all the words up to the next flag, ``--seed`` one, the others none."""
+    before = f"serve -O3 --enforce-eager --api-key a b --seed 3 {model}"
+    found = command.judge(LINE.replace("serve t", before), "vllm", STOCK, "d", None, "t")
+    assert [item.code for item in found] == ([] if model == "t" else ["serve-other-target"])

@@ -44,6 +44,7 @@ TENSORS = {
     "seen": np.array([True, False, True]),
 }
 CONFIG = {"config.json": "{}"}
+OURS = {"tool": {"name": "eagle3-interop", "version": "0.1.0"}}
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def output(tmp_path):
 def taken(source):
     sides = (Taken("tokenizer.json", source / "tokenizer.json"),)
     weights = (Taken("model.safetensors", source / "model.safetensors"),)
-    return Plan(weights, CONFIG, sides)
+    return Plan(weights, CONFIG, sides, OURS)
 
 
 def copied(tensor, name=None):
@@ -77,7 +78,7 @@ def copied(tensor, name=None):
 
 
 def written(*tensors):
-    return Plan((Written("model.safetensors", tensors),), CONFIG)
+    return Plan((Written("model.safetensors", tensors),), CONFIG, provenance=OURS)
 
 
 def rewritten(tensor, shape=None, **steps):
@@ -289,23 +290,14 @@ def test_an_existing_output_is_refused(source, output):
 
 
 @pytest.mark.parametrize("swaps", [True, False])
-def test_an_existing_checkpoint_is_replaced_when_asked(source, output, monkeypatch, swaps):
+def test_an_earlier_output_is_replaced_when_asked(source, stored, output, monkeypatch, swaps):
     if not swaps:
         monkeypatch.setattr(kernel, "exchange", lambda _one, _other: False)
-    output.mkdir()
-    (output / "config.json").write_text("old")
-    (output / "old.safetensors").write_text("old")
-    stream.write(taken(source), output, overwrite=True)
-    assert not (output / "old.safetensors").exists()
-    assert (output / "config.json").read_text() == "{}"
+    stream.write(taken(source), output)
+    stream.write(written(copied(stored["fc"])), output, overwrite=True)
+    assert names_in(output) == ["config.json", "eagle3_interop.json", "model.safetensors"]
+    assert open_checkpoint(str(output)).stored.keys() == {"fc"}
     assert names_in(output.parent) == ["output", "source"]
-
-
-def test_a_folder_that_is_no_checkpoint_is_not_overwritten(source, output):
-    output.mkdir()
-    (output / "thesis.tex").write_text("years of work")
-    with pytest.raises(Usage, match="does not look like a checkpoint"):
-        stream.write(taken(source), output, overwrite=True)
 
 
 def test_a_failed_overwrite_leaves_the_old_output(source, stored, output):

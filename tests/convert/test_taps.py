@@ -1,13 +1,23 @@
 """Layer ids between the conventions, and fc's blocks brought into the order that engines feed."""
 
+from dataclasses import replace
+
 import drafts
 import numpy as np
 import pytest
 from conversions import codes, convert, described, loaded, refusal, refusals
 from drafts import ABSENT, H, random
 
+from eagle3_interop.convert import api
+from eagle3_interop.convert.decide.rewrites.taps import order_taps
+from eagle3_interop.convert.decide.rewrites.work import begin
+from eagle3_interop.convert.read.checkpoint import open_checkpoint
+from eagle3_interop.convert.write.plan import Output
+from eagle3_interop.convert.write.rewrite import rewritten
 from eagle3_interop.schemas.dialects.base import TargetFacts
 from eagle3_interop.schemas.dialects.sglang import ids_to_taps, taps_to_ids
+from eagle3_interop.schemas.draft import ParallelDrafting
+from eagle3_interop.schemas.findings import Refused
 
 IDS = "eagle_aux_hidden_state_layer_ids"
 DEEPSEEK = [
@@ -389,3 +399,37 @@ def test_too_few_ids_for_the_blocks_is_a_question(ids, tmp_path):
 def test_the_number_of_taps_stands_wherever_a_class_of_vllm_looks(tmp_path):
     config = convert(drafts.sglang(tmp_path / "draft"), "vllm").config
     assert (config["num_aux_layers"], config["num_aux_hidden_states"]) == (3, 3)
+
+
+def parallel(tmp_path, taps):
+    """A draft with the mask of parallel drafting, which no reader takes yet, and that mask."""
+    mask = random((1, 1, 3 * H), 81)
+    tensors = drafts.speculators_tensors()
+    plain = drafts.speculators(tmp_path / "plain", tensors)
+    masked = drafts.speculators(tmp_path / "masked", tensors | {"mask_hidden": mask})
+    loaded = api.load(str(plain), "auto", api.Options(taps=taps))
+    reading = loaded.reading
+    reading = replace(
+        reading,
+        draft=reading.draft.model_copy(update={"parallel": ParallelDrafting()}),
+        names={**reading.names, "mask_hidden": "mask_hidden"},
+    )
+    loaded = replace(loaded, reading=reading, checkpoint=open_checkpoint(str(masked)))
+    return begin(loaded, "vllm", api.Options()), mask
+
+
+def test_the_mask_of_parallel_drafting_is_permuted_with_fc(tmp_path):
+    work, mask = parallel(tmp_path, (5, 0, 3))
+    op = order_taps(work).tensors["mask_hidden"].op
+    output = Output("mask_hidden", "F32", (1, 1, 3 * H), op, "")
+    with op.source.file.open("rb") as file:
+        values = np.concatenate(list(rewritten(file.fileno(), output, op)))
+    one, two, three = np.split(mask, 3, axis=2)
+    assert np.array_equal(values.reshape(mask.shape), np.concatenate([two, three, one], axis=2))
+
+
+def test_a_repeated_tap_under_a_mask_is_refused_by_its_name(tmp_path):
+    """What two blocks of the mask add up to depends on fc's blocks, which are merged as well."""
+    work, _ = parallel(tmp_path, (3, 0, 3))
+    with pytest.raises(Refused, match="mask_hidden"):
+        order_taps(work)

@@ -63,6 +63,32 @@ def generation_request(request: dict[str, Any]) -> GenerationRequest:
     return GenerationRequest(**request)
 
 
+def flags_of(parser: argparse.ArgumentParser) -> dict[str, int | str]:
+    """Every flag of a parser, and how many values it takes: a number, or argparse's sign for it."""
+    return {
+        name: 1 if action.nargs is None else action.nargs
+        for action in parser._actions
+        for name in action.option_strings
+    }
+
+
+def parses(parser: argparse.ArgumentParser, lines: list[list[str]]) -> list[str | None]:
+    """For each command line the parser's own complaint; None, where it takes it."""
+
+    def complain(message: str) -> None:
+        raise ValueError(message)
+
+    parser.error = complain  # type: ignore[method-assign, assignment]
+    found: list[str | None] = []
+    for line in lines:
+        try:
+            parser.parse_args(line)
+            found.append(None)
+        except ValueError as error:
+            found.append(str(error))
+    return found
+
+
 def write_result(output: Path, result: dict[str, Any]) -> None:
     """Write the result, as the last thing that a successful runner does."""
     output.write_text(json.dumps(result), encoding="utf-8")

@@ -136,10 +136,11 @@ def generate(engine: str, folder: Path, **request: Any) -> dict[str, Any]:
 
 
 def plugin_variables(scratch: Path) -> dict[str, str]:
-    """The environment of an SGLang with the plugin, nothing else of ours being importable."""
+    """The environment of an SGLang with the two folders of the plugin, nothing else of ours being importable."""
     package = scratch / "plugin" / "eagle3_interop"
     if not package.exists():
         shutil.copytree(ROOT / "convert" / "sglang_plugin", package / "sglang_plugin")
+        shutil.copytree(ROOT / "schemas", package / "schemas")
     return {
         "PYTHONPATH": str(package.parent),
         "SGLANG_EXTERNAL_MODEL_PACKAGE": "eagle3_interop.sglang_plugin",

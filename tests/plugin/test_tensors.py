@@ -23,6 +23,7 @@ CONFIG: dict[str, Any] = {
     "num_key_value_heads": 2,
     "intermediate_size": 12,
     "num_hidden_layers": 2,
+    "rms_norm_eps": 1e-5,
 }
 
 

@@ -1,21 +1,8 @@
-"""The plugin imports anywhere, and stops an SGLang that it was not run with."""
-
-import subprocess
-import sys
+"""The plugin stops an SGLang that it was not run with."""
 
 import pytest
 
 from eagle3_interop.sglang_plugin import versions
-
-
-def test_the_package_imports_without_sglang_torch_or_anything_of_ours() -> None:
-    code = (
-        "import sys, eagle3_interop.sglang_plugin, eagle3_interop.sglang_plugin.tensors\n"
-        "ours = [name for name in sys.modules if name.startswith('eagle3_interop.')]\n"
-        "assert all(name.startswith('eagle3_interop.sglang_plugin') for name in ours), ours\n"
-        "assert not {'torch', 'transformers', 'sglang', 'pydantic', 'numpy'} & set(sys.modules)\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("installed", [*versions.TESTED, "0.5.23+cu129"])

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from eagle3_interop.convert import api
 from eagle3_interop.recipes.publish.push_cli import app
+from eagle3_interop.schemas.intervals import accept_length_interval
 
 HERE = Path(__file__).parent
 
@@ -93,19 +94,41 @@ def digests(folder):
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(files)}
 
 
-ACCEPTANCE = {
-    "accept_length": 1 + 1432 / 883,
-    "interval": [2.51, 2.73],
-    "drafts": 883,
-    "accepted": 1432,
-    "per_position": [560, 408, 289, 175],
-    "num_draft_tokens": 4,
-    "tree": None,
-    "tokens": 2304,
-}
+PROMPTS = 40
 
 
-COUNTERS = {key: ACCEPTANCE[key] for key in ("drafts", "accepted", "per_position")}
+def counted(drafts, per_position, tokens=2304, tree=None):
+    """Counters as a report has them, and their rows: shared out over the prompts as evenly as can be."""
+
+    def share(total, index):
+        return total // PROMPTS + (index < total % PROMPTS)
+
+    rows = []
+    for index in range(PROMPTS):
+        positions = [share(count, index) for count in per_position]
+        row = {"steps": share(drafts, index), "accepted": sum(positions), "per_position": positions}
+        rows.append(row)
+    accepted = sum(per_position)
+    acceptance = {
+        "accept_length": 1 + accepted / drafts,
+        "interval": list(accept_length_interval([(r["steps"], r["accepted"]) for r in rows], 0)),
+        "drafts": drafts,
+        "accepted": accepted,
+        "per_position": per_position,
+        "num_draft_tokens": len(per_position),
+        "tree": tree,
+        "tokens": tokens,
+    }
+    return acceptance, rows
+
+
+def compared(acceptance):
+    """The gate that holds a checkpoint's counters against its source's."""
+    counters = {key: acceptance[key] for key in ("drafts", "accepted", "per_position")}
+    return {"name": "counters-equal", "wanted": counters, "got": counters, "passed": True}
+
+
+ACCEPTANCE, ROWS = counted(883, [560, 408, 289, 175])
 
 
 def report_of(folder, **changes):
@@ -113,9 +136,10 @@ def report_of(folder, **changes):
     logits = {"max_abs_diff": 0.0, "mean_abs_diff": 0.0, "top1_agreement": 1.0, "positions": 96}
     report = {
         "verdict": "pass",
-        "gates": [{"name": "counters-equal", "wanted": COUNTERS, "got": COUNTERS, "passed": True}],
+        "gates": [compared(ACCEPTANCE)],
         "findings": [],
         "acceptance": ACCEPTANCE,
+        "prompts": ROWS,
         "against": {
             "source": "/home/bob/source",
             "layout": "speculators",
@@ -152,6 +176,19 @@ def report(tmp_path):
         return path
 
     return write
+
+
+@pytest.fixture
+def measured(checkpoint):
+    """Changes of a report to other counters that agree with one another."""
+
+    def make(drafts, per_position, tree=None):
+        acceptance, rows = counted(drafts, per_position, tree=tree)
+        against = report_of(checkpoint)["against"] | {"acceptance": acceptance}
+        gates = [compared(acceptance)]
+        return {"acceptance": acceptance, "prompts": rows, "against": against, "gates": gates}
+
+    return make
 
 
 @pytest.fixture

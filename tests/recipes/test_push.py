@@ -423,3 +423,17 @@ def test_wrong_options_are_one_json_object_too(tmp_path):
     assert done.returncode == 2
     assert json.loads(done.stdout)["status"] == "failed"
     assert "--repo-id" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["LICENSE", "eagle3_interop.json"])
+def test_a_link_to_a_file_of_this_machine_is_not_published(
+    checkpoint, report, push, tmp_path, name
+):
+    """Neither through a report that was made of it, nor in what a dry run shows."""
+    (tmp_path / "private").write_text('{"token": "1234"}')
+    (checkpoint / name).unlink(missing_ok=True)
+    (checkpoint / name).symlink_to(tmp_path / "private")
+    result = push(checkpoint, report(checkpoint), "--dry-run", "--json")
+    assert result.exit_code == 3
+    assert [item["code"] for item in json.loads(result.stdout)["findings"]] == ["link-elsewhere"]
+    assert "1234" not in result.output

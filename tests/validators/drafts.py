@@ -3,9 +3,9 @@
 import torch
 
 from eagle3_interop.schemas.draft import (
-    Attention,
     Draft,
     Fc,
+    Gqa,
     Layers,
     Mlp,
     Rope,
@@ -44,7 +44,7 @@ def make_draft(**changes):
         ),
         layers=Layers(
             count=o["count"],
-            attention=Attention(
+            attention=Gqa(
                 heads=o["heads"],
                 kv_heads=o["kv_heads"],
                 head_dim=o["head_dim"],

@@ -10,6 +10,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from eagle3_interop.convert.read.checkpoint import open_checkpoint
+from eagle3_interop.schemas import intervals
 from eagle3_interop.schemas.dialects import speculators
 from eagle3_interop.schemas.findings import Usage
 from eagle3_interop.schemas.intervals import accept_length_interval
@@ -152,6 +153,14 @@ def test_the_accept_length_and_its_interval():
     assert made([(10, 12)] * 4, Shape.chain(4)).interval() == (2.2, 2.2)
     assert accept_length_interval([]) == (1.0, 1.0)
     assert made([], Shape.chain(2)).accept_length == 1.0
+
+
+def test_the_interval_is_the_same_however_much_is_drawn_at_a_time(monkeypatch):
+    prompts = [(float(10 + i % 7), float(i % 23)) for i in range(30)]
+    at_once = accept_length_interval(prompts, seed=3)
+    for entries in (1, 31, 1000):
+        monkeypatch.setattr(intervals, "AT_ONCE", entries)
+        assert accept_length_interval(prompts, seed=3) == at_once
 
 
 def test_the_interval_covers_the_truth_about_as_often_as_it_says():

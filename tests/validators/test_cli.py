@@ -1,9 +1,11 @@
 """eagle3-validate: exit codes, what stands on stdout, and what importing it costs."""
 
+import hashlib
 import json
 import shutil
 import subprocess
 import sys
+from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,9 +15,11 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 from typer.testing import CliRunner
 
+from eagle3_interop.recipes.publish.consistency import contradictions
 from eagle3_interop.schemas.report import Report
 from eagle3_interop.validators import validate_cli
 from eagle3_interop.validators.accept import sweep
+from eagle3_interop.validators.prove import validate as proof
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 TARGET, PLAIN, OTHER = (
@@ -106,6 +110,53 @@ def test_a_measurement_without_gates(prompts):
     assert environment["target"]["dtype"] == "bfloat16"
     assert environment["draft"]["as_is"].keys() == {"speculators", "sglang", "vllm"}
     assert [report[key] for key in ("against", "sweep", "sampling", "engine")] == [None] * 4
+
+
+def test_a_draft_that_changes_while_it_is_validated_gets_no_report(prompts, tmp_path, monkeypatch):
+    draft, file = tmp_path / "draft", tmp_path / "report.json"
+    shutil.copytree(PLAIN, draft)
+
+    def swapped(session, *arguments):
+        raw = bytearray((draft / "model.safetensors").read_bytes())
+        raw[-5] ^= 255
+        (draft / "model.safetensors").write_bytes(raw)
+        return measure(session, *arguments)
+
+    measure = proof._measure
+    monkeypatch.setattr(proof, "_measure", swapped)
+    result = short(prompts, "--json", file, checkpoint=draft)
+    assert result.exit_code == 4
+    assert "model.safetensors changed while it was validated" in result.stderr
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--tree", "3,2,6", "--temperature", "0.8"),
+        ("--cost-ratio", "0.1", "--stop-at-eos", "--seed", "7", "--dtype", "bfloat16"),
+        ("--max-logit-diff", "1", "--min-accept-length", "1.01", "--num-draft-tokens", "1"),
+    ],
+)
+def test_a_report_agrees_with_itself(prompts, options):
+    told = report_of(short(prompts, "--against", PLAIN, "--json", "-", *options))
+    assert told["verdict"] == "pass"
+    assert list(contradictions(Report.model_validate(told))) == []
+    assert len(told["prompts"]) == 2
+
+
+def test_what_a_report_records_of_its_run(prompts, monkeypatch):
+    """Date, command line and the target's digest: sha256 of config.json, and over its files' headers."""
+    monkeypatch.setattr("sys.argv", ["/bin/eagle3-validate", "/home/me/draft", "--json", "-"])
+    environment = report_of(short(prompts, "--json", "-"))["environment"]
+    assert environment["command"] == "eagle3-validate draft --json -"
+    assert datetime.fromisoformat(environment["date"]).tzinfo is not None
+    config = hashlib.sha256((TARGET / "config.json").read_bytes()).hexdigest()
+    raw = (TARGET / "model.safetensors").read_bytes()
+    header = raw[: 8 + int.from_bytes(raw[:8], "little")]
+    headers = hashlib.sha256(hashlib.sha256(header).hexdigest().encode()).hexdigest()
+    assert environment["target"]["digest"] == {"config": config, "headers": headers, "weights": {}}
 
 
 def test_a_comparison_that_fails(prompts, tmp_path):

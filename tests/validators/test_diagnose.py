@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from eagle3_interop.convert import api
 from eagle3_interop.schemas.findings import Unavailable, Usage
 from eagle3_interop.validators.diagnose import run as orchestration
-from eagle3_interop.validators.diagnose.rewire import write_wiring
+from eagle3_interop.validators.diagnose.rewire import Rewritten, write_wiring
 from eagle3_interop.validators.diagnose.run import answer, prepare
 from eagle3_interop.validators.diagnose.scoring import Evaluator
 from eagle3_interop.validators.diagnose.suspect import subject_of
@@ -24,6 +24,7 @@ from eagle3_interop.validators.diagnose.verdict import diagnose, indistinguishab
 from eagle3_interop.validators.diagnose_cli import app
 from eagle3_interop.validators.diagnose_cli import main as diagnose_main
 from eagle3_interop.validators.prove.request import Request
+from eagle3_interop.validators.report.heatmap import SCORE, Row, foremost
 from eagle3_interop.validators.validate_cli import main as validate_main
 from eagle3_interop.validators.validate_cli import try_report
 
@@ -394,6 +395,8 @@ def test_the_story(tmp_path, prompts):
     assert ran.exit_code == 1, ran.output
     assert "as configured: " in ran.stdout
     assert "taps [0, 3, 5] instead of [3, 5, 6]" in ran.stdout
+    assert f"score: {SCORE}" in " ".join(ran.stdout.split())
+    assert "taps [3, 5, 6] [configured]" in ran.stdout
     report = json.loads(file.read_text())
     assert report["verdict"] == "better-wiring"
     assert report["configured"]["taps"] == [3, 5, 6]
@@ -479,6 +482,32 @@ def test_the_answer_outlives_a_disk_that_fails(tmp_path, monkeypatch, small_pair
     assert report["verdict"] == "better-wiring"
     assert report["written"] is None
     assert "wiring-not-written" in {item["code"] for item in report["findings"]}
+
+
+@pytest.mark.usefixtures("_one_target")
+@pytest.mark.parametrize("asked", [(), ("--write",)])
+def test_writing_is_advised_to_those_alone_who_did_not_ask_for_it(
+    tmp_path, monkeypatch, small_pair, asked
+):
+    best = diagnose(of_folder(edited(tmp_path, "plain"), small_pair), budget=0.0)
+    other = replace(best, verdict="better-wiring")
+    monkeypatch.setattr(orchestration, "diagnose", lambda *_, **__: other)
+    monkeypatch.setattr(orchestration, "write_wiring", lambda *_: Rewritten(None, ()))
+    (tmp_path / "prompts").write_text("Hello")
+    common = (tmp_path / "draft", "--target", TARGET, "--prompts", tmp_path / "prompts")
+    ran = command(*common, *(x for flag in asked for x in (flag, tmp_path / "out")))
+    assert ran.exit_code == 1, ran.output
+    assert "wiring-differs" in ran.output
+    assert ("--write" in ran.output) == (not asked)
+
+
+def test_the_table_names_its_score_and_keeps_the_configured_wiring():
+    marks = ["best", "", "", "configured", ""]
+    found = [Row(float(i), "2.0", f"wiring {i}", mark, "") for i, mark in enumerate(marks)]
+    assert [row.text for row in foremost(found, 2)] == ["wiring 0", "wiring 1", "wiring 3"]
+    assert [row.text for row in foremost(found, 4)] == [f"wiring {i}" for i in range(4)]
+    for word in ("cross-entropy", "nats", "lower"):
+        assert word in SCORE
 
 
 def test_a_report_that_the_disk_does_not_take_is_not_lost(tmp_path):

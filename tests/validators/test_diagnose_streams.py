@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from eagle3_interop.schemas.draft import Attention, Draft, Fc, Layers, Mlp, Vocabulary
+from eagle3_interop.schemas.draft import Draft, Fc, Gqa, Layers, Mlp, Vocabulary
 from eagle3_interop.schemas.draft import Target as Facts
 from eagle3_interop.validators.accept.drafting import batches, chain_lengths, draft_steps
 from eagle3_interop.validators.diagnose.scoring import DEPTHS, Evaluator, order_texts
@@ -153,7 +153,7 @@ def draft(**changes):
         fc=fc,
         layers=Layers(
             count=1,
-            attention=Attention(heads=2, kv_heads=1, head_dim=16),
+            attention=Gqa(heads=2, kv_heads=1, head_dim=16),
             mlp=Mlp(width=48),
             norm_eps=1e-5,
             windows=(None,),

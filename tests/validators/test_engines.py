@@ -284,6 +284,30 @@ def test_secrets_in_logs():
     assert started.tail(harmless) == harmless
 
 
+def test_a_failure_that_a_server_answers_is_shown_without_secrets(world):
+    """A secret that the shown part of an answer would cut in two is known by its whole."""
+
+    class Failing(FakeServer):
+        def get(self, path):
+            if path == "/version":
+                return {"version": "0.0.1 of https://me:s3cret@host"}
+            return self.faults["says"] if path == "/fails" else super().get(path)
+
+    key = "hf_" + "s3cret" * 6
+    for said in (
+        f"x-api-key: {key}",
+        "Authorization: Bearer s3cret-s3cret",
+        "https://me:s3cret@host/v1?token=s3cret",
+        "." * 480 + f" {key}",
+    ):
+        with serving(Failing("vllm", world, says=said)) as url:
+            with pytest.raises(Unavailable) as failed:
+                running._read(f"{url}/fails")
+            assert "500" in str(failed.value)
+            assert "s3cret" not in str(failed.value)
+            assert "s3cret" not in RunningServer.found(url).version
+
+
 def test_the_layers_that_vllm_says():
     head = "INFO 11-29 [gpu_model_runner.py:5243] "
     for line in (
@@ -563,6 +587,8 @@ def serving(server):
                 self.send_header("Location", "http://localhost:9/elsewhere")
             elif "fail" in server.faults and self.command == "POST":
                 self.send_response(server.faults["fail"], "Sorry")
+            elif self.path == "/fails":
+                self.send_response(500, "Sorry")
             else:
                 self.send_response(404 if answer is None else 200)
             content = (answer if isinstance(answer, str) else json.dumps(answer)).encode()

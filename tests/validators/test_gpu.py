@@ -1,9 +1,8 @@
-"""The same code on a CUDA device: run where there is one."""
+"""The same code on a CUDA device: `make gpu`, which fails where there is none."""
 
 from pathlib import Path
 
 import pytest
-import torch
 
 from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.prove.request import Request
@@ -11,10 +10,7 @@ from eagle3_interop.validators.prove.validate import validate
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 
 def measured(device, dtype="float32", shape=None):

@@ -14,7 +14,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from eagle3_interop.schemas.dialects.base import Reading
-from eagle3_interop.schemas.draft import ParallelDrafting, Rope
+from eagle3_interop.schemas.draft import Mla, ParallelDrafting, Rope
 from eagle3_interop.schemas.findings import Refused
 from eagle3_interop.validators.network.reference import Features, Network
 from eagle3_interop.validators.network.rotary import Rotary
@@ -331,7 +331,9 @@ def test_half_precision_stays_close(drafts, dtype):
 
 def test_unknown_networks_are_refused_by_name(drafts):
     draft = drafts.make_draft()
-    attention = draft.layers.attention.model_copy(update={"kind": "mla"})
+    attention = Mla(
+        heads=4, q_rank=None, kv_rank=8, nope_dim=4, rope_dim=4, v_dim=4, softmax_scale=1.0
+    )
     layers = draft.layers.model_copy(update={"attention": attention})
     for change, name in (
         ({"layers": layers}, "MLA"),
@@ -345,7 +347,7 @@ def test_unknown_networks_are_refused_by_name(drafts):
 def test_weights_are_read_once_and_must_be_finite(drafts):
     draft = drafts.make_draft()
     reads = []
-    stored = {"norm.weight": torch.ones(64), "fc.weight": torch.tensor([float("nan")])}
+    stored = {"norm.weight": torch.ones(64), "fc.weight": torch.full((64, 192), float("nan"))}
     weights = Weights(draft, lambda name: reads.append(name) or stored[name], dtype=torch.bfloat16)
     assert weights["norm.weight"].dtype == torch.bfloat16
     assert weights["norm.weight"] is weights["norm.weight"]
@@ -374,3 +376,10 @@ def test_weights_of_a_reading(drafts):
     weights = Weights.read(reading, Folder())
     assert weights["norm.weight"].mean() == 2
     assert weights.target_ids.tolist() == list(range(0, 96, 2))
+
+
+def test_a_weight_that_torch_would_stretch_is_refused(drafts):
+    draft = drafts.make_draft()
+    weights = Weights.of(draft, {"norm.weight": torch.ones(1)})
+    with pytest.raises(Refused, match=r"norm.weight.*\[1\].*\[64\]"):
+        weights["norm.weight"]

@@ -3,6 +3,7 @@
 import json
 import re
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import pytest
 from pydantic import ValidationError
@@ -20,7 +21,7 @@ from eagle3_interop.schemas.report import (
 )
 from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.accept.sweep import grid
-from eagle3_interop.validators.report import terminal
+from eagle3_interop.validators.report import heatmap, terminal
 from eagle3_interop.validators.report.page import page
 
 NASTY = "<script>alert('x')</script> & \"quoted\""
@@ -164,9 +165,98 @@ def test_a_text_beside_figures_wraps_and_they_do_not(capsys, monkeypatch):
         assert "…" not in text
 
 
+def test_brackets_in_a_table_are_text(capsys, monkeypatch):
+    """rich would take them for its markup: a mark such as [best] was a style, and not to be seen."""
+    monkeypatch.setenv("COLUMNS", "200")
+    rows = [("1.2", "2.5", "taps [0, 3, 5] [best, equivalent] [/b]")]
+    for prose in (True, False):
+        Console().show(terminal.Figures("[a] title", ("score", "length", "wiring"), rows, prose))
+        text = capsys.readouterr().out
+        assert "[a] title" in text
+        assert rows[0][2] in text
+
+
 def test_a_sweep_is_one_that_sglang_runs():
     shapes = grid(Shape.chain(12))
     assert len(set(shapes)) == len(shapes)
     assert all(shape.checked() for shape in shapes)
     assert Shape.chain(12) in shapes
     assert {shape.topk for shape in shapes} == {1, 2, 4, 8}
+
+
+def filled(value, text, key=""):
+    """The same, with every text in it replaced that is not from a closed list."""
+    if isinstance(value, str):
+        return value if key in ("verdict", "severity") else text
+    if isinstance(value, dict):
+        return {name: filled(inner, text, name) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [filled(inner, text, key) for inner in value]
+    return value
+
+
+class Marks(HTMLParser):
+    """Every tag with its attributes; only a title may hold what a report says."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def handle_starttag(self, tag, attributes):
+        self.seen.append((tag, [(k, v) for k, v in attributes if k != "title"]))
+
+
+def marks(content):
+    parser = Marks()
+    parser.feed(content)
+    return parser.seen
+
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "</td></table><!--",
+    "' x='",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_value_of_a_report_adds_a_tag_to_its_page(report, text):
+    content = report.model_dump(mode="json") | {
+        "engine": {"engine": "x", "sentence": "x", "causes": [{"name": "x"}]},
+        "checkpoint": {"files": {"x": "x"}},
+    }
+    content["against"]["first_difference"]["stage"] = "x"
+
+    def page_of(said):
+        told = filled(content, said)
+        told["environment"][said] = said
+        told["checkpoint"]["files"][said] = said
+        told["against"]["differences"][said] = (said, said)
+        told["against"]["tensors"] = {said: "different"}
+        return page(Report.model_validate(told), (0.9, 0.8, 0.7))
+
+    assert marks(page_of(text)) == marks(page_of("harmless"))
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_value_of_a_diagnosis_adds_a_tag_to_its_page(text, monkeypatch):
+    monkeypatch.setattr("eagle3_interop.validators.diagnose.run.answer", lambda said: said)
+    wiring = {"taps": [1, 3, 5], "flags": {"residual": "x"}, "score": 1.0, "accept_length": 2.0}
+    entry = wiring | {
+        "interval": [1.9, 2.1],
+        "changes": ["x"],
+        "gain": 0.1,
+        "gain_interval": [0, 0.2],
+    }
+    remark = {"code": "x", "severity": "note", "where": "x", "message": "x", "fix": "x"}
+    content = {
+        "verdict": "better-wiring", "configured": entry, "best": entry | {"equivalent": []},
+        "candidates": [entry], "tried": 7, "seconds": 1.0, "findings": [remark],
+        "environment": {"draft": {"path": "x"}, "target": {"path": "x"}},
+    }  # fmt: skip
+
+    def page_of(said):
+        return heatmap.page(SimpleNamespace(report=filled(content, said), diagnosis=said, heat={}))
+
+    assert marks(page_of(text)) == marks(page_of("harmless"))

@@ -11,6 +11,7 @@ from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.schemas.dialects.base import Reading
 from eagle3_interop.schemas.dialects.registry import LAYOUTS
 from eagle3_interop.schemas.findings import Finding, Refused, errors, finding
+from eagle3_interop.schemas.parameters import MAPS
 from eagle3_interop.validators.diagnose.wiring import READS, STREAM, Subject, Wiring
 
 _NOWHERE = {
@@ -22,8 +23,6 @@ _NOWHERE = {
 """Flags that no description has: neither vLLM nor SGLang nor speculators computes their other value."""
 
 _ENTRY_NORMS = ("layers.0.input_layernorm.weight", "layers.0.hidden_norm.weight")
-_ENTRY = tuple(f"layers.0.self_attn.{part}_proj.weight" for part in "qkv")
-"""What takes [embedding, hidden]."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ def _convert(checkpoint: str, target: str, subject: Subject, wiring: Wiring) -> 
     loaded = replace(
         loaded,
         reading=_reread(loaded, subject, wiring),
-        exchanged=_ENTRY if exchanged else (),
+        exchanged=exchanged,
     )
     universal = LAYOUTS["universal"].recognise(loaded.checkpoint.config)
     return api.convert(loaded, "universal" if universal else loaded.layout, options)
@@ -157,7 +156,7 @@ def _remap(
 ) -> tuple[dict[str, str], dict[str, np.ndarray[Any, Any]]]:
     """Names without the stored maps, and the maps that are meant."""
     vocabulary, ids = subject.draft.vocabulary, subject.maps[wiring.flag("map")]
-    names = {name: x for name, x in names.items() if name not in ("d2t", "t2d")}
+    names = {name: x for name, x in names.items() if name not in MAPS}
     rows = np.arange(vocabulary.draft_size, dtype=np.int64)
     wanted = rows if ids is None else ids.cpu().numpy()
     return names, {"d2t": wanted - rows}

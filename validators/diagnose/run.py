@@ -12,7 +12,7 @@ import torch
 from eagle3_interop.convert import api
 from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.read.folders import local_path
-from eagle3_interop.convert.write.output_folder import check_apart, check_free
+from eagle3_interop.convert.write.places import check_folder
 from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage, finding
 from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.diagnose.rewire import Rewritten, write_wiring
@@ -108,8 +108,7 @@ def run(
     request.check()
     if write is not None:
         write = local_path(write)
-        check_free(write.absolute(), overwrite=False)
-        check_apart(write, request.checkpoint)
+        check_folder(write, (request.checkpoint, request.target, request.prompts))
     began = time.monotonic()
     with _memory():
         prepared = prepare(request, watch=watch)
@@ -129,7 +128,7 @@ def run(
     done, failure = Rewritten(None, ()), ""
     if write is not None and diagnosis.verdict == "better-wiring":
         done, failure = _written(request, prepared.subject, best, write)
-    said = tuple(dict.fromkeys([*prepared.findings, *_said(diagnosis), *done.findings]))
+    said = tuple(dict.fromkeys([*prepared.findings, *_said(diagnosis, write), *done.findings]))
     report = _report(request, prepared, diagnosis, done.output, said)
     return Answer(diagnosis, report, said, heated, failure)
 
@@ -268,11 +267,12 @@ def generate(
         )
 
 
-def _said(diagnosis: Diagnosis) -> list[Finding]:
-    """The findings of a diagnosis."""
+def _said(diagnosis: Diagnosis, write: Path | None = None) -> list[Finding]:
+    """The findings of a diagnosis; who has asked for a better checkpoint needs no advice to do so."""
     said = []
     if diagnosis.verdict == "better-wiring":
-        said.append(finding("wiring-differs", "config.json", changed(diagnosis)))
+        fix = None if write is None else ""
+        said.append(finding("wiring-differs", "config.json", changed(diagnosis), fix=fix))
     if diagnosis.verdict == "no-match":
         said.append(finding("wiring-none", "weights", answer(diagnosis)))
     best = diagnosis.best.wiring

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from eagle3_interop.schemas.draft import Draft, Rope
+from eagle3_interop.schemas.parameters import ENTRY, along, settled_by, shapes
 from eagle3_interop.validators.network.reference import Features, Network, Trace
 from eagle3_interop.validators.network.weights import Weights
 
@@ -182,7 +183,7 @@ class Subject:
             }
         )
         layers = self.draft.layers
-        attention = layers.attention.model_copy(update={"qk_norm": flags["qk_norm"] == "on"})
+        attention = layers.gqa.model_copy(update={"qk_norm": flags["qk_norm"] == "on"})
         draft = self.draft.model_copy(
             update={
                 "fc": fc,
@@ -208,9 +209,9 @@ class WiredWeights(Weights):
         self._scaled = flags["embedding_scale"] == "scaled"
         self._own: dict[str, Callable[[], Tensor]] = dict(_unit_norms(subject))
         if flags["order"] == "hidden-embedding":
-            for part in "qkv":
-                name = f"layers.0.self_attn.{part}_proj.weight"
-                self._own[name] = partial(torch.roll, base[name], subject.draft.hidden_size, 1)
+            for name, halves in along(subject.draft, ENTRY).items():
+                width = base[name].shape[halves] // 2
+                self._own[name] = partial(torch.roll, base[name], width, halves)
         if flags["entry_norms"] == "swapped":
             self._swap("layers.0.input_layernorm.weight", "layers.0.hidden_norm.weight")
         if flags["later_norms"] == "other-name":
@@ -265,13 +266,12 @@ def _unit_norms(subject: Subject) -> dict[str, Callable[[], Tensor]]:
     draft, weights = subject.draft, subject.weights
     if draft.fc is None:
         return {}
-    width, blocks = draft.target.hidden_size, draft.fc.blocks
-    sizes = {"input_norm.weight": width * blocks}
-    sizes |= {f"fc_norm.{block}.weight": width for block in range(blocks)}
+    normed = draft.fc.model_copy(update={"input_norm": True, "block_norms": True})
+    sizes = shapes(draft.model_copy(update={"fc": normed}))
     return {
         name: partial(torch.ones, size, device=weights.device, dtype=weights.dtype)
         for name, size in sizes.items()
-        if name not in subject.names
+        if name not in subject.names and settled_by(name) in ("fc.input_norm", "fc.block_norms")
     }
 
 
@@ -314,7 +314,7 @@ def configured_flags(draft: Draft) -> dict[str, str]:
         "hidden_norms": "one",
         "entry_norms": "as-named",
         "later_norms": "as-named",
-        "qk_norm": "on" if draft.layers.attention.qk_norm else "off",
+        "qk_norm": "on" if draft.layers.gqa.qk_norm else "off",
     }
 
 

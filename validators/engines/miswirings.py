@@ -149,7 +149,7 @@ def _vocabulary(draft: Draft, width: int) -> Iterator[Miswiring]:
 
 def _ignored(draft: Draft) -> Iterator[Miswiring]:
     """Parts of a draft that some engine leaves out without a word."""
-    fc, layers, attention = draft.fc, draft.layers, draft.layers.attention
+    fc, layers, attention = draft.fc, draft.layers, draft.layers.gqa
     if fc is not None:
         for name, on in (("input_norm", fc.input_norm), ("block_norms", fc.block_norms)):
             if on:

@@ -15,6 +15,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
+from eagle3_interop.convert.masking import masked
 from eagle3_interop.convert.serve.command import Engine
 from eagle3_interop.schemas.findings import Unavailable, Usage
 from eagle3_interop.validators.accept.shape import Shape
@@ -25,6 +26,9 @@ KEY_VARIABLE = "EAGLE3_SERVER_KEY"
 
 ASK_S, GENERATE_S, SETTLE_S = 30.0, 1800.0, 10.0
 """Time limits of a question, of one prompt, and of counters that lag behind the last answer."""
+
+SHOWN, HIDDEN = 500, 1000
+"""Bytes of a failure's answer that are shown, and that are read beyond them to know a secret by."""
 
 AT_ONCE = 8
 """Prompts under way at a time."""
@@ -112,7 +116,7 @@ class RunningServer:
 
     @classmethod
     def _sglang(cls, base: str, info: Mapping[str, Any]) -> "RunningServer":
-        version = str(info.get("version"))
+        version = masked(str(info.get("version")))
         algorithm, steps = info.get("speculative_algorithm"), info.get("speculative_num_steps")
         if not algorithm or not isinstance(steps, int):
             raise Unavailable(f"SGLang {version} at {base} was started without a draft")
@@ -128,6 +132,7 @@ class RunningServer:
         version = asked(f"{base}/version", missing_ok=True).get("version")
         if version is None:
             raise Unavailable(f"{base} answers neither as vLLM nor as SGLang does")
+        version = masked(str(version))
         models = asked(f"{base}/v1/models").get("data") or []
         if not models:
             raise Unavailable(f"vLLM {version} at {base} serves no model")
@@ -325,14 +330,17 @@ def _read(url: str, body: object = None, limit: float = ASK_S) -> bytes:
         with error:
             if error.code in (404, 405):
                 raise _NotFoundError(f"{url}: not there ({error.code})") from None
-            said = error.read(500).decode("utf-8", errors="replace")
-            raise Unavailable(f"{url}: {error.code} {error.reason} {said}".rstrip()) from None
+            said = error.read(SHOWN + HIDDEN).decode("utf-8", errors="replace")
+            said = masked(f"{error.reason} {said}")[
+                :SHOWN
+            ]  # a secret that is cut is none to look at
+            raise Unavailable(f"{url}: {error.code} {said}".rstrip()) from None
     except URLError as error:
-        raise Unavailable(f"{url}: {error.reason}") from None
+        raise Unavailable(f"{url}: {masked(str(error.reason))}") from None
     except TimeoutError:
         raise Unavailable(f"{url}: no answer within {limit:g} s") from None
     except (OSError, HTTPException) as error:
-        raise Unavailable(f"{url}: {error or type(error).__name__}") from None
+        raise Unavailable(f"{url}: {masked(str(error)) or type(error).__name__}") from None
 
 
 def _is_loopback(host: str) -> bool:

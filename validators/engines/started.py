@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from eagle3_interop.convert.masking import masked
 from eagle3_interop.convert.read.folders import local_path
 from eagle3_interop.convert.serve.command import PLUGIN_VARIABLE, Engine
 from eagle3_interop.schemas.findings import Unavailable, Usage
@@ -33,11 +34,6 @@ LOG_LINES = 25
 
 AUX_LAYERS = re.compile(r"[Aa]uxiliary layers from [\w ]+: [(\[]([\d, ]*)[)\]]")
 """How vLLM 0.32 says, in its log, which layers it took from the draft's config."""
-
-SECRETS = re.compile(
-    r"""\b(?:hf_|sk-)\w{8,}|(?:api[_-]?key|hf_token|password)['"]?\s*[=:,\s]\s*[^\s,)]+""",
-    re.IGNORECASE,
-)
 
 PROBE = (
     "import json, sys\n"
@@ -225,7 +221,7 @@ def said_layers(log: str) -> tuple[int, ...] | None:
 def tail(log: str) -> str:
     """The last lines of a log, without what looks like a secret."""
     lines = [line.rpartition("\r")[2] for line in log.rstrip().split("\n")]
-    return SECRETS.sub("***", "\n".join(lines[-LOG_LINES:]))
+    return masked("\n".join(lines[-LOG_LINES:]))
 
 
 def _flag(argument: str) -> str:

@@ -219,7 +219,7 @@ class Network:
     def _attention(
         self, index: int, x: Tensor, rotation: tuple[Tensor, Tensor], cache: Cache
     ) -> Tensor:
-        shape, name = self.draft.layers.attention, f"layers.{index}.self_attn"
+        shape, name = self.draft.layers.gqa, f"layers.{index}.self_attn"
         q = self._heads(f"{name}.q", x, shape.heads)
         k = self._heads(f"{name}.k", x, shape.kv_heads)
         v = self._heads(f"{name}.v", x, shape.kv_heads)
@@ -236,7 +236,7 @@ class Network:
         return self._linear(f"{name}.o_proj", mixed, bias=shape.output_bias)
 
     def _heads(self, name: str, x: Tensor, heads: int) -> Tensor:
-        attention = self.draft.layers.attention
+        attention = self.draft.layers.gqa
         projected = self._linear(f"{name}_proj", x, bias=attention.qkv_bias)
         return projected.view(*projected.shape[:-1], heads, attention.head_dim)
 

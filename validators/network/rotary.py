@@ -37,7 +37,7 @@ class Rotary:
         """Rotary frequencies for texts of this length (only dynamic and longrope depend on it)."""
         rope = self.draft.rope
         if rope.scaling is None:
-            rotated = int(self.draft.layers.attention.head_dim * rope.partial)
+            rotated = int(self.draft.layers.gqa.head_dim * rope.partial)
             exponents = torch.arange(0, rotated, 2, device=device).float() / rotated
             return 1.0 / rope.theta**exponents, 1.0
         known: tuple[Tensor, float] = ROPE_INIT_FUNCTIONS[rope.scaling](
@@ -46,7 +46,7 @@ class Rotary:
         return known
 
     def _config(self) -> LlamaConfig:
-        draft, attention, rope = self.draft, self.draft.layers.attention, self.draft.rope
+        draft, attention, rope = self.draft, self.draft.layers.gqa, self.draft.rope
         trained = rope.parameters.get("original_max_position_embeddings", 2048)
         parameters = {
             **rope.parameters,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from eagle3_interop.convert.read.checkpoint import Checkpoint
 from eagle3_interop.schemas.dialects.base import Reading, Source
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Refused, finding
+from eagle3_interop.schemas.parameters import Shape, storable
 from eagle3_interop.validators.target.mapped import mapped
 
 _MAPPED = frozenset({"F32", "BF16", "F16"})
@@ -84,10 +86,9 @@ class Weights:
             if name in reading.maps:
                 return as_tensor(reading.maps[name])
             stored = reading.names[name]
-            if isinstance(source, Checkpoint) and source.stored[stored].dtype in _MAPPED:
-                return mapped(
-                    source.stored[stored], source.folder.path(source.stored[stored].file.name)
-                )
+            place = source.stored[stored] if isinstance(source, Checkpoint) else None
+            if place is not None and place.dtype in _MAPPED and place.file.is_file():
+                return mapped(place)
             return as_tensor(source.values(stored))
 
         return cls(reading.draft, load, **options)
@@ -96,11 +97,25 @@ class Weights:
         """The tensor under this canonical name.
 
         Raises:
-            Refused: it holds NaN or infinite values.
+            Refused: it holds NaN or infinite values, or has another shape than the network's: torch
+                would stretch a norm of one value without a word.
         """
         if name not in self._kept:
-            self._kept[name] = self._placed(name, self._load(name))
+            self._kept[name] = self._placed(name, self._shaped(name))
         return self._kept[name]
+
+    def _shaped(self, name: str) -> torch.Tensor:
+        """A tensor as stored, if it has the network's shape."""
+        tensor = self._load(name)
+        wanted, found = self._shapes.get(name), tuple(tensor.shape)
+        if wanted not in (None, found):
+            message = f"has shape {list(found)}; the network's is {list(wanted or ())}."
+            raise Refused([finding("shape-mismatch", name, message)])
+        return tensor
+
+    @cached_property
+    def _shapes(self) -> dict[str, Shape]:
+        return storable(self.draft)
 
     @property
     def embeddings(self) -> torch.Tensor:
@@ -120,7 +135,7 @@ class Weights:
             return F.embedding(tokens, self.embeddings)
         if "table" not in self._kept:
             own = self.draft.vocabulary.embeddings == "own"
-            found = self._load(name) if own else self._lent(name, lambda x: x.embeddings)
+            found = self._shaped(name) if own else self._lent(name, lambda x: x.embeddings)
             self._kept["table"] = _sound(name, found)
         return F.embedding(tokens, self._kept["table"]).to(self.dtype)
 

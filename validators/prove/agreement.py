@@ -9,6 +9,7 @@ from torch import Tensor
 from eagle3_interop.convert.decide import inspection
 from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.schemas.report import (
+    LOGIT_ROUNDING,
     AcceptanceReport,
     AgainstReport,
     FirstDifference,
@@ -21,15 +22,6 @@ from eagle3_interop.validators.network.reference import Network
 from eagle3_interop.validators.prove.stages import first_parting
 from eagle3_interop.validators.target.source import Source
 from eagle3_interop.validators.target.texts import Text
-
-LOGIT_ROUNDING = {torch.float32: 5e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-"""Logit differences that are rounding, relative to the largest logit.
-
-Two readings of one network are computed by the same operations on the same numbers, and differ by exactly 0.
-Only where a conversion permuted or merged blocks of fc do sums run in another order; on the tiny pair that is
-9e-7 in float32. Against it, the last bit of one bfloat16 weight of the final norm is 3e-4 there, rope at
-theta 12000 for 10000 is 5e-2, and a wrong residual or feedback is 0.8.
-"""
 
 MIN_DEPTH = 3
 """Steps that are compared at least, so that the feedback between steps shows."""
@@ -109,7 +101,7 @@ class LogitComparison:
     @property
     def limit(self) -> float:
         """The largest difference that is rounding."""
-        return LOGIT_ROUNDING[self.ours.weights.dtype] * self.largest
+        return LOGIT_ROUNDING[str(self.ours.weights.dtype).removeprefix("torch.")] * self.largest
 
     def result(self) -> LogitsReport:
         """The figures, once all batches were added."""
@@ -120,6 +112,7 @@ class LogitComparison:
             top1_agreement=self._agreed / (starts * self.depth),
             kl=tuple(finite(max(total / starts, 0.0)) for total in self._kl),
             positions=int(self._starts),
+            largest=finite(self.largest),
         )
 
 

@@ -1,6 +1,6 @@
 """One validation: load, generate, measure, compare, judge. The command is a thin shell over this."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,6 +115,7 @@ def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Repo
     options = api.Options(target=request.target, ranges=request.streams is not None)
     loaded = api.load(request.checkpoint, "auto", options)
     source = api.load(request.against, "auto", options) if request.against else None
+    files = provenance.digests(loaded.checkpoint)
     shape = request.shape or (judge.shape if judge else None)
     shape = shape or Shape.chain(loaded.reading.draft.speculative_tokens or 3)
     shape.checked().fits(loaded.reading.draft.vocabulary.draft_size)
@@ -136,6 +137,7 @@ def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Repo
             target = load_target(request, device)
         reach = loaded.target.max_position if loaded.target else None
         texts, said, encoded = _written(request, target, prompts, shapes, watch, reach)
+    environment = provenance.environment(request, target, str(device), prompts, loaded)
     session = Session(
         request,
         loaded,
@@ -152,6 +154,7 @@ def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Repo
     judgement = judge(session, measured.ours[shape]) if judge else None
     against = _against(session, source, measured) if source else None
     gates = (*_gates(session, measured), *(judgement.gates if judgement else ()))
+    _check_unchanged(files, loaded)
     report = Report(
         verdict="pass" if all(gate.passed for gate in gates) else "fail",
         gates=gates,
@@ -163,8 +166,8 @@ def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Repo
         sampling=sampling,
         engine=judgement.engine if judgement else None,
         streams=given.report(teacher) if given else None,
-        checkpoint=Files(files=provenance.digests(loaded.checkpoint)),
-        environment=provenance.environment(request, target, str(device), prompts, loaded),
+        checkpoint=Files(files=files),
+        environment=environment,
     )
     return report, measured
 
@@ -217,6 +220,16 @@ def _written(
             progress=progress,
         )
     return made.texts, _disagreements(made.disagreements, made.given), encoded
+
+
+def _check_unchanged(files: Mapping[str, str], loaded: Loaded) -> None:
+    """A report is about files that were the same before the networks were read and after."""
+    now = provenance.digests(loaded.checkpoint)
+    if changed := sorted(name for name in files if now[name] != files[name]):
+        raise Unavailable(
+            f"{loaded.checkpoint.path}: {', '.join(changed)} changed while it was validated; "
+            "validate again, and leave the folder alone until that is done"
+        )
 
 
 def load_target(request: Request, device: torch.device) -> Target:

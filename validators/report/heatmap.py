@@ -35,6 +35,9 @@ tr.mark td { font-weight: 650; }
 td.number { white-space: nowrap; }
 """
 
+SCORE = "cross-entropy to the target in nats, summed over four depths; lower fits better"
+"""What the score is, of which unit, and which way is better."""
+
 _WORDS = {
     "configured-is-best": ("best", "The configured wiring is the best"),
     "better-wiring": ("other", "Another wiring fits better"),
@@ -65,8 +68,13 @@ class Row:
 
 
 def rows(report: dict[str, Any]) -> list[Row]:
-    """Every wiring that was scored on all texts."""
+    """Every wiring that was scored on all texts, the best first."""
     return [_row(entry, report) for entry in report["candidates"]]
+
+
+def foremost(found: Sequence[Row], count: int) -> list[Row]:
+    """The first of these rows, and the configured wiring's wherever it stands."""
+    return [row for i, row in enumerate(found) if i < count or "configured" in row.mark]
 
 
 def _row(entry: dict[str, Any], report: dict[str, Any]) -> Row:
@@ -205,8 +213,8 @@ def _candidates(found: Sequence[Row]) -> str:
     )
     return (
         "<section><h2>Wirings scored on all texts</h2>"
-        '<p class="soft">Score: cross-entropy to the target in nats, summed over four depths; lower fits '
-        "better. Gain: against the configured wiring, with its paired 95 % interval over prompts.</p>"
+        f'<p class="soft">Score: {SCORE}. Gain: how much lower the score is than the configured '
+        "wiring's, with its paired 95 % interval over prompts.</p>"
         f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
         "</section>"
     )

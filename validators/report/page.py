@@ -191,7 +191,7 @@ def _against(against: AgainstReport) -> str:
     ]
     if not against.tensors:
         rows.append(("tensors", "equal bit for bit"))
-    return _table(f"Against {escape(against.source)} ({against.layout})", ("", ""), rows)
+    return _table(f"Against {escape(against.source)} ({escape(against.layout)})", ("", ""), rows)
 
 
 def _sweep(rows: Sequence[SweepRow]) -> str:

@@ -19,11 +19,13 @@ from eagle3_interop.convert.read.checkpoint import (
     BIN_INDEX,
     SAFETENSORS_INDEX,
     Checkpoint,
+    by_transformers,
     read_file,
 )
-from eagle3_interop.convert.read.folders import hub_id, local_folder
+from eagle3_interop.convert.read.folders import check_unchanged, hub_id, local_folder
 from eagle3_interop.convert.read.target_tables import TargetCheckpoint
-from eagle3_interop.convert.write.stream import PROVENANCE, sha256_of
+from eagle3_interop.convert.write.earlier import PROVENANCE
+from eagle3_interop.convert.write.stream import sha256_of
 from eagle3_interop.schemas.findings import Unavailable
 from eagle3_interop.validators.prove.request import Request
 from eagle3_interop.validators.target.prompts import Prompt
@@ -49,17 +51,22 @@ def digests(checkpoint: Checkpoint) -> dict[str, str]:
     }
     folder = checkpoint.folder
     try:
-        return {name: folder.sha256(name) or sha256_of(folder.path(name)) for name in sorted(names)}
+        found = {
+            name: folder.sha256(name) or sha256_of(folder.path(name)) for name in sorted(names)
+        }
     except OSError as error:
         raise Unavailable(f"{error.filename}: {error.strerror}") from error
+    check_unchanged(folder.states)
+    return found
 
 
 def target_digest(target: TargetCheckpoint) -> dict[str, Any]:
     """What identifies a target: its config, the headers of its tensors, and its weights where the Hub says.
 
     Returns:
-        ``config`` and ``headers``, sha256 of config.json and of all safetensors headers in the order of their
-        files' names (None where it has none), and ``weights``, by file the sha256 that the Hub gave.
+        ``config`` and ``headers``, sha256 of config.json and of the headers of the safetensors files that
+        transformers takes, by their names (None where it takes none), of those that are there, and ``weights``, by file the sha256 that
+        the Hub gave.
 
     Raises:
         Unavailable: the disk or the Hub failed.
@@ -67,7 +74,8 @@ def target_digest(target: TargetCheckpoint) -> dict[str, Any]:
     folder = target.folder
     try:
         config = folder.read("config.json", 0, folder.sizes["config.json"])
-        names = sorted(name for name in folder.sizes if name.endswith(".safetensors"))
+        taken = by_transformers(folder, partial=True)
+        names = [name for name in taken if name.endswith(".safetensors")]
         headers = [read_file(folder, name, download=False)[1] for name in names]
         weights = {name: folder.sha256(name) for name in names}
     except OSError as error:
@@ -113,7 +121,7 @@ def environment(
         "dtype": request.dtype,
         "seed": request.seed,
         "target": {
-            "path": request.target,
+            "path": loaded.target.path if loaded.target else request.target,
             "revision": loaded.target.revision if loaded.target else None,
             "model_type": target.config.model_type,
             "layers": target.depth,
@@ -124,7 +132,7 @@ def environment(
             "digest": target_digest(loaded.target) if loaded.target else None,
         },
         "draft": {
-            "path": request.checkpoint,
+            "path": loaded.checkpoint.path,
             "layout": loaded.layout,
             "revision": loaded.checkpoint.revision,
             "as_is": {name: found["as_is"] for name, found in engines(loaded).items()},

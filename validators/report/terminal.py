@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console as RichConsole
 from rich.console import ConsoleOptions, RenderableType, RenderResult
+from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -70,7 +71,7 @@ class Figures:
             )
 
     def _table(self, count: int) -> Table:
-        table = Table(title=self.title, **LOOK)
+        table = Table(title=escape(self.title), **LOOK)
         for index, name in enumerate(self.columns[:count]):
             wraps = self.prose and index == len(self.columns) - 1
             figures = name and not self.prose
@@ -81,7 +82,8 @@ class Figures:
                 overflow="fold",
             )
         for row in self.rows:
-            table.add_row(*row[:count])
+            # A plain text would be read as rich's markup: "[best]" would be a style, and not seen.
+            table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row[:count]))
         return table
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from eagle3_interop.convert.decide.rewrites.work import Work
 from eagle3_interop.convert.write.plan import Copy, Make, Rewrite
+from eagle3_interop.schemas.parameters import DRAFT_VOCAB, MAPS, along
 
 
 def settle_maps(work: Work) -> Work:
@@ -21,7 +22,8 @@ def settle_maps(work: Work) -> Work:
     if not np.array_equal(order, np.arange(len(ids))):
         ids = ids[order]
         work = work.put("d2t", _offsets(ids), "sorted")
-        work = _sort_head(work, order)
+        for name in [name for name in along(work.draft, DRAFT_VOCAB) if name not in MAPS]:
+            work = _sort_rows(work, name, order)
         work = work.say("map-sorted", "d2t", "sorted by target id, the head's rows with it.")
     elif isinstance(op, Copy) and op.source.dtype != "I64":
         work = work.put("d2t", _offsets(ids), "as int64")
@@ -48,14 +50,14 @@ def _drop(work: Work) -> Work:
     return work.without(*present).say("map-dropped", ", ".join(present), message)
 
 
-def _sort_head(work: Work, order: np.ndarray[Any, Any]) -> Work:
-    head = work.tensors["lm_head.weight"]
-    if isinstance(head.op, Make):
-        raise TypeError("a head is never made from nothing")
-    before = head.op if isinstance(head.op, Rewrite) else Rewrite(head.op.source)
+def _sort_rows(work: Work, name: str, order: np.ndarray[Any, Any]) -> Work:
+    tensor = work.tensors[name]
+    if isinstance(tensor.op, Make):
+        raise TypeError(f"{name} is never made from nothing")
+    before = tensor.op if isinstance(tensor.op, Rewrite) else Rewrite(tensor.op.source)
     rows = order if before.rows is None else before.rows[order]
     op = Rewrite(before.source, rows=rows, dtype=before.dtype)
-    return work.put("lm_head.weight", op, head.note or "rows sorted")
+    return work.put(name, op, tensor.note or "rows sorted")
 
 
 def _rebuild_t2d(work: Work, ids: np.ndarray[Any, Any]) -> Work:

@@ -10,7 +10,7 @@ def compare_kv_shape(work: Work) -> Work:
     if target is None or not work.loader.shares_pages:
         return work
     theirs = kv_shape(target.text_config)
-    ours = (work.draft.layers.attention.kv_heads, work.draft.layers.attention.head_dim)
+    ours = (work.draft.layers.gqa.kv_heads, work.draft.layers.gqa.head_dim)
     if None in theirs or ours == theirs:
         return work
     message = f"{ours[0]} KV heads of {ours[1]}; the target has {theirs[0]} of {theirs[1]}."

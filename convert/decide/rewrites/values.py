@@ -6,7 +6,7 @@ import numpy as np
 
 from eagle3_interop.convert.decide.rewrites.work import SAFE, Tensor, Work
 from eagle3_interop.convert.write.plan import Copy, Make, Rewrite
-from eagle3_interop.schemas.dialects.spelling import shapes
+from eagle3_interop.schemas.parameters import MAPS, shapes
 
 _FLOATS = frozenset(SAFE.values())
 
@@ -22,7 +22,7 @@ def add_zeros(work: Work) -> Work:
     if not wanted:
         return work
     layers = work.draft.layers
-    biased = layers.attention.model_copy(update={"qkv_bias": True, "output_bias": True})
+    biased = layers.gqa.model_copy(update={"qkv_bias": True, "output_bias": True})
     layers = layers.model_copy(update={"attention": biased})
     sizes = shapes(work.draft.model_copy(update={"layers": layers}))
     for name in wanted:
@@ -39,7 +39,7 @@ def cast(work: Work) -> Work:
     changed = {
         name: _cast(tensor, wanted)
         for name, tensor in work.tensors.items()
-        if name not in ("d2t", "t2d") and tensor.dtype != wanted and tensor.dtype in _FLOATS
+        if name not in MAPS and tensor.dtype != wanted and tensor.dtype in _FLOATS
     }
     if not changed:
         return work
