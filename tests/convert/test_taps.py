@@ -7,7 +7,7 @@ from conversions import codes, convert, described, loaded, refusal, refusals
 from drafts import ABSENT, H, random
 
 from eagle3_interop.schemas.dialects.base import TargetFacts
-from eagle3_interop.schemas.dialects.sglang import ids_to_taps, taps_to_ids
+from eagle3_interop.schemas.engines.sglang import ids_to_taps, taps_to_ids
 
 IDS = "eagle_aux_hidden_state_layer_ids"
 DEEPSEEK = [
