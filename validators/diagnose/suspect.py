@@ -72,7 +72,7 @@ def _with_taps(draft: Draft, depth: int) -> Draft:
     """The draft with some taps: its own, or, where it names none that exist, a first guess."""
     if draft.fc is None:
         return draft
-    taps = draft.resolved_taps(depth)
+    taps = draft.taps or default_taps(depth)
     if taps is None or max(taps) > depth:
         blocks = draft.fc.blocks
         triple = default_taps(depth) if blocks == 3 else None
