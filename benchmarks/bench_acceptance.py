@@ -23,10 +23,11 @@ from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from eagle3_interop.convert.read.checkpoint import open_checkpoint
-from eagle3_interop.schemas.dialects import speculators, vllm
 from eagle3_interop.schemas.dialects.base import Wishes
 from eagle3_interop.schemas.draft import Draft, Fc, Gqa, Layers, Mlp, Vocabulary
 from eagle3_interop.schemas.draft import Target as TargetPart
+from eagle3_interop.schemas.engines.releases import newest
+from eagle3_interop.schemas.registry import DESTINATIONS
 from eagle3_interop.validators.accept.acceptance import measure
 from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.network.reference import Network
@@ -49,7 +50,7 @@ def tiny_pair() -> tuple[Target, Network, list[list[int]]]:
     """The trained pair and its prompts."""
     target = Target.load(DATA / "target")
     source = open_checkpoint(str(DATA / "drafts" / "plain"))
-    reading = speculators.read(source, None)
+    reading = newest("speculators").read(source, None)
     prompts = encode(read_prompts(DATA / "prompts.jsonl"), None, target.vocabulary_size)
     return target, Network(reading.draft, Weights.read(reading, source)), list(map(list, prompts))
 
@@ -110,7 +111,7 @@ def engine_folders(pair: str, folder: Path) -> tuple[Path, Path]:
     model, draft, tensors, _ = middle_parts()
     model.save_pretrained(folder / "target")
     (folder / "draft").mkdir()
-    written = vllm.write(draft, Wishes()).config
+    written = DESTINATIONS["vllm"].write(draft, Wishes()).config
     (folder / "draft" / "config.json").write_text(json.dumps(written))
     save_file(tensors, folder / "draft" / "model.safetensors", metadata={"format": "pt"})
     return folder / "target", folder / "draft"

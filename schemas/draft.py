@@ -2,11 +2,13 @@
 
 Every layout (``speculators.py``, ``sglang.py``, ``vllm.py``) reads its framework's config and tensor
 headers into a `Draft` and writes a `Draft` back out. Two checkpoints hold the same network when
-their drafts are equal and their tensors, under canonical names, are equal bit for bit.
+``a.network == b.network`` and their tensors, under canonical names, are equal bit for bit.
 
 Which tensors a network owns, and their shapes, stands in `parameters`.
 """
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -237,22 +239,66 @@ class ParallelDrafting(Part):
     mask_token_id: int | None = None
 
 
-class Draft(Part):
-    """One EAGLE-3 draft network.
+@dataclass(frozen=True)
+class GivenTaps:
+    """The taps are known.
+
+    Attributes:
+        at: of each block of fc, the number of target layers that its stream has passed.
+    """
+
+    at: tuple[int, ...]
+
+    def of(self, _depth: int) -> tuple[int, ...]:
+        """The taps of a target of any depth."""
+        return self.at
+
+
+@dataclass(frozen=True)
+class DefaultTaps:
+    """No taps are named: the triple that every framework takes from the target's depth."""
+
+    def of(self, depth: int) -> tuple[int, ...]:
+        """The taps of a target of this depth.
+
+        Raises:
+            ValueError: the target is too shallow for three different streams.
+        """
+        triple = default_taps(depth)
+        if triple is None:
+            raise ValueError(f"{depth} layers are too few for the default triple")
+        return triple
+
+
+@dataclass(frozen=True)
+class NoTaps:
+    """There is no fc: the draft reads the target's last hidden state itself."""
+
+    def of(self, _depth: int) -> tuple[int, ...]:
+        """None at all."""
+        return ()
+
+
+Tapping = GivenTaps | DefaultTaps | NoTaps
+"""Which streams of the target feed the draft: three things, each of its own kind."""
+
+
+class Network(Part):
+    """What a draft computes. Two checkpoints hold the same network when these are equal, and their tensors.
 
     Attributes:
         hidden_size: the draft's width, H.
+        target: of the target its width.
         taps: for each block of fc's input, in fc's own order, how many target decoder layers its
             residual stream has passed: 0 is the embedding output, k the stream entering layer k,
             L the stream after the last layer and before the final norm. None: the default triple
-            ``(2, L // 2, L - 3)``, which every framework resolves from the target's depth L alike.
+            ``(2, L // 2, L - 3)``, which every framework resolves from the target's depth L alike,
+            or no taps at all where there is no fc (`Draft.tapping` tells them apart).
         fc: the projection; None for drafts that read the target's last hidden state directly
             (``use_aux_hidden_state: false``).
         residual: what layer 0 adds attention's output to: the ``raw`` hidden state or the ``normed`` one.
         feedback: the hidden state a draft step hands to the next: before or after the final norm.
-        max_position: positions that the draft's config declares.
-        speculative_tokens: proposed tokens a step that the trainer recommends.
-        trains_embeddings: the embedding table was trained (so it differs from the target's).
+        max_position: positions that the rope is stretched by; None for all other ropes.
     """
 
     hidden_size: Size
@@ -263,11 +309,24 @@ class Draft(Part):
     residual: Literal["raw", "normed"] = "raw"
     feedback: Literal["pre-norm", "post-norm"] = "pre-norm"
     rope: Rope = Rope()
-    max_position: Size = DEFAULT_POSITIONS
+    max_position: Size | None = None
     vocabulary: Vocabulary
     parallel: ParallelDrafting | None = None
     quantisation: str | None = None
     dtype: Dtype = "bfloat16"
+
+
+class Draft(Network):
+    """One EAGLE-3 draft: its network, and what is only told about it.
+
+    Attributes:
+        target: what is known of the target; its width alone belongs to the network.
+        max_position: positions that the draft's config declares, whatever the rope.
+        speculative_tokens: proposed tokens a step that the trainer recommends.
+        trains_embeddings: the embedding table was trained (so it differs from the target's).
+    """
+
+    max_position: Size = DEFAULT_POSITIONS
     speculative_tokens: Size | None = None
     trains_embeddings: bool = False
 
@@ -282,20 +341,59 @@ class Draft(Part):
                 raise ValueError(f"taps count passed layers and cannot be negative: {self.taps}")
         return self
 
-    def resolved_taps(self, target_layers: int | None = None) -> tuple[int, ...] | None:
-        """The taps with the default triple filled in.
+    @property
+    def network(self) -> Network:
+        """What is computed, and nothing that is only told; the default triple is filled in where it is known."""
+        computed = {name: getattr(self, name) for name in Network.model_fields}
+        computed["target"] = Target(hidden_size=self.target.hidden_size)
+        computed["max_position"] = self.max_position if self.rope.scaling in STRETCHED else None
+        if self.tapping == DefaultTaps() and self.target.layers is not None:
+            computed["taps"] = default_taps(self.target.layers)
+        return Network(**computed)
 
-        Args:
-            target_layers: depth of the target, L; taken from `target` when not given.
+    @property
+    def tapping(self) -> Tapping:
+        """Whether the taps are given, the default ones, or none."""
+        if self.fc is None:
+            return NoTaps()
+        return DefaultTaps() if self.taps is None else GivenTaps(self.taps)
 
-        Returns:
-            The taps, or None where the draft has no fc, the depth is not known, or the target is too
-            shallow for the triple.
+    def fed_taps(self, depth: int) -> tuple[int, ...]:
+        """The taps that a target of this depth feeds; none without fc.
+
+        Raises:
+            ValueError: the default triple of a target that is too shallow for it.
         """
-        depth = target_layers if target_layers is not None else self.target.layers
-        if self.taps is not None or self.fc is None or depth is None:
-            return self.taps
-        return default_taps(depth)
+        return self.tapping.of(depth)
+
+
+def differences(one: Draft, other: Draft, *, tables: bool = True) -> dict[str, tuple[Any, Any]]:
+    """Dotted paths at which two networks differ, with both values; empty where they are the same.
+
+    Args:
+        one: a draft.
+        other: another.
+        tables: whose embedding table it is counts; False where the tables themselves are compared.
+    """
+    left, right = (dict(_leaves(draft.network.model_dump(mode="json"))) for draft in (one, other))
+    ignored = set() if tables else {"vocabulary.embeddings"}
+    return {
+        path: (left.get(path), right.get(path))
+        for path in sorted({*left, *right} - ignored)
+        if left.get(path) != right.get(path)
+    }
+
+
+def _leaves(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, item in value.items():
+        if isinstance(item, Mapping) and prefix + key != "rope.parameters":
+            yield from _leaves(item, f"{prefix}{key}.")
+        else:
+            yield prefix + key, item
+
+
+STRETCHED = ("dynamic", "longrope")
+"""Kinds of rope that compute by the positions that a config declares."""
 
 
 def default_taps(target_layers: int) -> tuple[int, ...] | None:
@@ -304,8 +402,8 @@ def default_taps(target_layers: int) -> tuple[int, ...] | None:
     In the order in which they feed it, ascending; None for a target so shallow that the three are
     not three different streams.
 
-    Source: vLLM 0.32 ``interfaces.py`` and speculators 0.9 ``utils.py``: (2, L // 2, L - 3) entering
-    layer k; SGLang 0.5.23 and SpecForge count outputs: (1, L // 2 - 1, L - 4), the same streams.
+    Source: vLLM's ``interfaces.py`` and speculators' ``utils.py``: (2, L // 2, L - 3) entering layer k; SGLang
+    and SpecForge count outputs: (1, L // 2 - 1, L - 4), the same streams.
     """
     triple = sorted({2, target_layers // 2, target_layers - 3})
     return tuple(triple) if len(triple) == 3 and triple[0] >= 0 else None

@@ -1,6 +1,5 @@
 """What a checkpoint is, which frameworks can run it, what they would get wrong; and whether two are one."""
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 from eagle3_interop.convert.decide.fitting import fit
@@ -8,37 +7,13 @@ from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.read.checkpoint import by_transformers
 from eagle3_interop.convert.read.same_values import same_bytes
 from eagle3_interop.schemas.dialects.reading import check, with_target
-from eagle3_interop.schemas.dialects.registry import LAYOUTS, SOURCES
-from eagle3_interop.schemas.draft import Draft
+from eagle3_interop.schemas.draft import differences
 from eagle3_interop.schemas.engines import targets
-from eagle3_interop.schemas.engines.positions import STRETCHED
+from eagle3_interop.schemas.engines.releases import RELEASES, newest
 from eagle3_interop.schemas.findings import Finding, Refused, errors, finding, has_effect
 from eagle3_interop.schemas.options import Options
 
-_NOT_THE_NETWORK = frozenset(
-    {
-        "target.name",
-        "target.layers",
-        "target.model_type",
-        "target.architectures",
-        "speculative_tokens",
-        "trains_embeddings",
-    }
-)
 _EMBEDDINGS = "embed_tokens.weight"
-
-
-def differences(one: Draft, other: Draft) -> dict[str, tuple[Any, Any]]:
-    """Dotted paths at which two descriptions differ, with both values."""
-    left, right = (
-        dict(_leaves(one.model_dump(mode="json"))),
-        dict(_leaves(other.model_dump(mode="json"))),
-    )
-    return {
-        path: (left.get(path), right.get(path))
-        for path in sorted({*left, *right} - _NOT_THE_NETWORK)
-        if left.get(path) != right.get(path)
-    }
 
 
 def shown(path: str, value: object) -> str:
@@ -48,14 +23,6 @@ def shown(path: str, value: object) -> str:
     return repr(value)
 
 
-def _leaves(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, item in value.items():
-        if isinstance(item, Mapping) and prefix + key != "rope.parameters":
-            yield from _leaves(item, f"{prefix}{key}.")
-        else:
-            yield prefix + key, item
-
-
 def engines(loaded: Loaded) -> dict[str, dict[str, Any]]:
     """For each framework: what it makes of this very folder, and whether a conversion for it exists.
 
@@ -63,7 +30,7 @@ def engines(loaded: Loaded) -> dict[str, dict[str, Any]]:
         By framework: ``as_is``: ``same``, ``different`` (with ``differences``) or ``does-not-load``; and
         ``convertible``: ``stock``, ``plugin`` or ``refused`` (with ``reasons``, the error codes).
     """
-    return {name: _shown(_as_is(loaded, name)) | _convertible(loaded, name) for name in SOURCES}
+    return {name: _shown(_as_is(loaded, name)) | _convertible(loaded, name) for name in RELEASES}
 
 
 def require_same(loaded: Loaded, engine: str) -> None:
@@ -76,7 +43,7 @@ def require_same(loaded: Loaded, engine: str) -> None:
     facts = _as_is(loaded, engine)
     if facts["as_is"] == "same":
         return
-    name = {"sglang": "SGLang", "vllm": "vLLM"}.get(engine, engine)
+    name = newest(engine).title
     if facts["as_is"] == "does-not-load":
         why = "; ".join(
             f"{item.where}: {item.message}"
@@ -109,28 +76,27 @@ def require_captured(loaded: Loaded, engine: str) -> None:
 def _uncaptured(loaded: Loaded, engine: str) -> list[Finding]:
     """What the target cannot hand over to this draft in an engine, whatever the folder looks like."""
     draft, facts = loaded.reading.draft, loaded.facts
-    return [] if facts is None else list(LAYOUTS[engine].uncaptured(draft, facts))
+    return [] if facts is None else list(newest(engine).uncaptured(draft, facts))
 
 
 def _as_is(loaded: Loaded, engine: str) -> dict[str, Any]:
-    checkpoint = loaded.checkpoint
-    if why := LAYOUTS[engine].refuses(checkpoint.config):
+    checkpoint, release = loaded.checkpoint, newest(engine)
+    if why := release.refuses(checkpoint.config):
         return _does_not_load([finding("fails-to-load", "config.json", why)])
-    if engine == "speculators" and not by_transformers(checkpoint.folder):
+    if release.files_of_transformers and not by_transformers(checkpoint.folder):
         message = (
             "transformers looks for model.safetensors, pytorch_model.bin and their indexes alone."
         )
         return _does_not_load([finding("fails-to-load", checkpoint.files[0].name, message)])
     try:
         facts = loaded.facts or targets.facts_named(loaded.reading.draft)
-        reading = LAYOUTS[engine].read(checkpoint, facts)
+        reading = release.read(checkpoint, facts)
     except Refused as refused:
         return _does_not_load(errors(refused.findings))
     if loaded.facts is not None:
         reading = with_target(reading, loaded.facts)
-    wrong = differences(loaded.reading.draft, reading.draft)
-    if loaded.own_embeddings is not True:
-        wrong.pop("vocabulary.embeddings", None)
+    tables = loaded.own_embeddings is True
+    wrong = differences(loaded.reading.draft, reading.draft, tables=tables)
     trouble = [
         item
         for item in (
@@ -176,20 +142,15 @@ def compare(one: Loaded, other: Loaded) -> dict[str, Any]:
         ``same``, ``differences`` by dotted path, and ``tensors``: by canonical name ``different``,
         ``only in A`` or ``only in B``.
     """
-    described = differences(one.reading.draft, other.reading.draft)
-    ropes = {one.reading.draft.rope.scaling, other.reading.draft.rope.scaling}
-    if ropes.isdisjoint(STRETCHED):
-        # What a config declares; only these ropes compute by it.
-        described.pop("max_position", None)
     shared = (
         one.reading.draft.vocabulary.embeddings
         == other.reading.draft.vocabulary.embeddings
         == "target"
     )
     stored = _EMBEDDINGS in one.reading.names and _EMBEDDINGS in other.reading.names
-    if stored or one.own_embeddings is False or other.own_embeddings is False:
-        # The tables themselves tell more than whose they are said to be.
-        described.pop("vocabulary.embeddings", None)
+    # The tables themselves tell more than whose they are said to be.
+    told = stored or one.own_embeddings is False or other.own_embeddings is False
+    described = differences(one.reading.draft, other.reading.draft, tables=not told)
     tensors = {}
     for name in sorted({*one.reading.names, *other.reading.names} - {"t2d"}):
         if name == _EMBEDDINGS and (shared or not stored):

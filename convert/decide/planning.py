@@ -12,7 +12,7 @@ from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.write.plan import Make
 from eagle3_interop.schemas.dialects.base import Reading
 from eagle3_interop.schemas.dialects.reading import check
-from eagle3_interop.schemas.dialects.registry import LAYOUTS
+from eagle3_interop.schemas.registry import DESTINATIONS
 
 
 class Planned:
@@ -45,6 +45,6 @@ class Planned:
 def read_back(fitted: Fitted, loaded: Loaded, destination: str) -> Reading:
     """What the destination's reader finds in the planned output, its check of the tensors included."""
     planned = Planned(fitted, loaded)
-    reading = LAYOUTS[destination].read(planned, loaded.facts)
+    reading = DESTINATIONS[destination].read(planned, loaded.facts)
     found = (*reading.findings, *check(reading, planned.tensors))
     return replace(reading, findings=found)

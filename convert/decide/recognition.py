@@ -10,9 +10,10 @@ from eagle3_interop.convert.read.strict_json import MAX_JSON_BYTES, parse_object
 from eagle3_interop.convert.write.earlier import PROVENANCE
 from eagle3_interop.schemas.dialects.base import Reading
 from eagle3_interop.schemas.dialects.keys import IDS, nested_keys
-from eagle3_interop.schemas.dialects.registry import LAYOUTS, SOURCES, recognise
+from eagle3_interop.schemas.dialects.recognition import OWN_KEYS, Sign
 from eagle3_interop.schemas.draft import LARGEST
 from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, finding
+from eagle3_interop.schemas.registry import DIALECTS, recognise
 
 _SIGNS = re.compile(r"(^|\.)fc\.weight$|hidden_norm|midlayer\.")
 """Parts of tensor names, of which every EAGLE-3 draft has one."""
@@ -48,31 +49,30 @@ def layout_of(
             message = "neither speculators' keys nor one of SGLang's or vLLM's classes or id keys."
             raise Refused([finding("not-recognised", "config.json", message)])
         layout, sign = _own_word(checkpoint, beside) or found
-        said = [finding("recognised", "config.json", f"read in the {layout} layout: {sign}.")]
-        if (
-            layout == "sglang"
-            and sign != PROVENANCE
-            and (ids := nested_keys(checkpoint.config).get(IDS))
-        ):
+        said = [finding("recognised", "config.json", f"read in the {layout} layout: {sign.words}.")]
+        if sign.guess:
+            ids = nested_keys(checkpoint.config).get(IDS)
             message = f"ids {ids} stand in eagle_config alone, and were taken to count outputs."
             said.append(finding("read-as-sglang", f"config.json: eagle_config.{IDS}", message))
         return layout, said
-    if LAYOUTS[wanted].recognise(checkpoint.config) is not None:
+    if wanted not in DIALECTS or DIALECTS[wanted].recognise(checkpoint.config) is not None:
         return wanted, []
     if found is None:
         # Nothing speaks for another layout, so the user's word counts.
         return wanted, []
-    message = f"this is the {found[0]} layout ({found[1]}), not {wanted}."
+    message = f"this is the {found[0]} layout ({found[1].words}), not {wanted}."
     fix = f"Use {found[0]}-to-... or auto-to-...."
     raise Refused([finding("wrong-layout", "config.json", message, fix=fix)])
 
 
-def _own_word(checkpoint: Checkpoint, beside: Mapping[str, Any]) -> tuple[str, str] | None:
+def _own_word(checkpoint: Checkpoint, beside: Mapping[str, Any]) -> tuple[str, Sign] | None:
     """The layout that this tool itself wrote the folder in, by the file that it leaves beside it."""
     written = beside.get("output", {}).get("layout")
-    if written not in SOURCES or LAYOUTS[written].recognise(checkpoint.config) is None:
+    if not isinstance(written, str) or written not in DIALECTS:
         return None
-    return written, PROVENANCE
+    if DIALECTS[written].recognise(checkpoint.config) is None:
+        return None
+    return written, Sign(OWN_KEYS, PROVENANCE)
 
 
 def recall_tokens(reading: Reading, beside: Mapping[str, Any]) -> Reading:

@@ -9,8 +9,9 @@ from typing import Any
 
 from eagle3_interop.convert.serve.parse import Launch
 from eagle3_interop.schemas.dialects.keys import FLAT_READ, architecture
-from eagle3_interop.schemas.dialects.sglang import PLUGIN
-from eagle3_interop.schemas.engines.positions import STRETCHED, context_of, rope_kind, rope_of
+from eagle3_interop.schemas.dialects.recognition import PLUGIN
+from eagle3_interop.schemas.draft import STRETCHED
+from eagle3_interop.schemas.engines.positions import context_of, rope_kind, rope_of
 from eagle3_interop.schemas.findings import Finding, finding
 
 _VARIABLE, _PACKAGE = "SGLANG_EXTERNAL_MODEL_PACKAGE", "eagle3_interop.sglang_plugin"

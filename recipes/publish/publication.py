@@ -17,9 +17,9 @@ from eagle3_interop.recipes.publish.hub import Content, Place, Pushed, Remote
 from eagle3_interop.recipes.publish.markdown import plain
 from eagle3_interop.recipes.publish.sealed import Sealed
 from eagle3_interop.recipes.publish.section import PLOT, Facts, rates
-from eagle3_interop.schemas.dialects.registry import recognise
 from eagle3_interop.schemas.findings import Refused, Unavailable
 from eagle3_interop.schemas.hub import is_hub_id
+from eagle3_interop.schemas.registry import recognise
 from eagle3_interop.schemas.report import Report
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """What a layout is: one framework's dialect, read into a `Draft` and written back out."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -8,7 +8,6 @@ import numpy as np
 
 from eagle3_interop.schemas.dialects.spelling import Spelling
 from eagle3_interop.schemas.draft import Draft
-from eagle3_interop.schemas.engines.powers import Powers
 from eagle3_interop.schemas.findings import Finding
 from eagle3_interop.schemas.options import Options
 
@@ -124,25 +123,3 @@ class Writing:
     later_norms_twice: bool = False
     zeros: tuple[str, ...] = ()
     plugin: bool = False
-
-
-class Layout(Protocol):
-    """One framework's dialect: a module of this package with these functions."""
-
-    def recognise(self, config: Mapping[str, Any]) -> str | None:
-        """The sign by which a folder is this layout, or None."""
-
-    def refuses(self, config: Mapping[str, Any]) -> str:
-        """Why the framework itself would not start from such a config; empty where it would, rightly or not."""
-
-    def read(self, source: Source, target: TargetFacts | None) -> Reading:
-        """Read as the framework's own loader does."""
-
-    def uncaptured(self, draft: Draft, target: TargetFacts) -> Iterator[Finding]:
-        """What this target's class in the framework's engine cannot hand over of what the draft taps."""
-
-    def draft_class(self, draft: Draft, wishes: Wishes) -> Powers:
-        """What the class computes that a written folder selects."""
-
-    def write(self, draft: Draft, wishes: Wishes) -> Writing:
-        """Write so that the framework's own loader reads back the same network."""

@@ -1,7 +1,6 @@
 """The flat config.json that SGLang and vLLM share: one page for both, their differences as data."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from eagle3_interop.schemas.dialects.base import Reading, Source, TargetFacts
@@ -16,10 +15,10 @@ from eagle3_interop.schemas.dialects.hf import (
 )
 from eagle3_interop.schemas.dialects.keys import FLAT_READ, FlatKeys, carry
 from eagle3_interop.schemas.dialects.maps import resolve_map
-from eagle3_interop.schemas.dialects.reading import Reader, cannot
-from eagle3_interop.schemas.dialects.spelling import Spelling
+from eagle3_interop.schemas.dialects.reading import Reader, cannot, remarked
+from eagle3_interop.schemas.dialects.rules import FlatRules
 from eagle3_interop.schemas.draft import Draft, Fc, Gqa, Layers, Mlp, Target, Vocabulary
-from eagle3_interop.schemas.engines.powers import Powers
+from eagle3_interop.schemas.powers import Powers
 
 _FILLED = (
     "attention_bias",
@@ -32,84 +31,61 @@ _FILLED = (
 """Absent keys that transformers' classes fill in differently."""
 
 
-@dataclass(frozen=True)
-class FlatDialect:
-    """How one framework reads a flat config.
-
-    Attributes:
-        engine: its name, for messages.
-        spelling: how it spells tensors.
-        powers: the draft class that a config selects.
-        ids: from keys, to the ids it feeds by, the key they stand under, and their translation to taps.
-        blocks: how many fc blocks its class would size from the keys.
-        default_taps: the taps for no ids at all, where they are not the common triple.
-        replaces_embeddings: puts the target's table in the place of the draft's when both are equally wide.
-    """
-
-    engine: Literal["SGLang", "vLLM"]
-    spelling: Spelling
-    powers: Callable[[FlatKeys], Powers]
-    ids: Callable[
-        [FlatKeys, TargetFacts | None],
-        tuple[list[int] | None, str, Callable[[list[int]], list[int]]],
-    ]
-    blocks: Callable[[FlatKeys, Powers], int]
-    default_taps: Callable[[TargetFacts | None], tuple[int, ...] | None]
-    replaces_embeddings: bool
-
-
-def read_flat(source: Source, target: TargetFacts | None, dialect: FlatDialect) -> Reading:
+def read_flat(source: Source, target: TargetFacts | None, rules: FlatRules) -> Reading:
     """Read a flat checkpoint as its framework's own loader does.
 
     Args:
         source: the checkpoint.
         target: the target's facts, where it was given.
-        dialect: the framework's rules.
+        rules: the framework's.
 
     Raises:
         Refused: the config cannot be understood at all.
     """
-    reader = Reader(source, dialect.spelling, dialect.engine)
+    reader = Reader(source, rules)
     keys = validated(FlatKeys, source.config, CONFIG)
-    powers = dialect.powers(keys)
+    powers = rules.powers(keys)
     kind = CONFIGS.get(keys.model_type or "", DecoderConfig)
     parsed = parse(source.config, kind, CONFIG, reader.add)
     _know_the_class(reader, source.config, keys.model_type, powers)
-    extras = carry(source.config, dialect.engine, FLAT_READ, reader.add)
+    extras = carry(source.config, rules.title, FLAT_READ, reader.add)
     width = parsed.hidden_size
     target_width = _target_width(reader, source.config, keys, width)
-    fc = _fc(reader, keys, powers, dialect, width, target_width)
+    fc = _fc(reader, keys, powers, rules, width, target_width)
     taps = None
     if fc is not None:
-        ids, where, translate = dialect.ids(keys, target)
+        ids, where, translate = rules.ids(keys, target)
         taps = reader.taps(ids, where, translate, fc.blocks)
         if not ids and fc.blocks == 3:  # an empty list SGLang takes for one, and its reader says so
-            taps = dialect.default_taps(target)
+            taps = rules.default_taps(target)
             message = (
                 "no ids that this framework reads: the default triple (2, L // 2, L - 3) is fed."
             )
-            if ids is None or dialect.engine == "vLLM":
+            if ids is None or rules.empty_ids_are_none:
                 reader.say("default-taps", where, message)
     count = reader.layers(parsed.num_hidden_layers)
     windows = _windows(reader, parsed, count, keys, powers)
     vocabulary, maps = _vocabulary(
-        reader, source.config, parsed, keys, powers, dialect, width == target_width
+        reader, source.config, parsed, keys, powers, rules, width == target_width
     )
     draft = Draft(
         hidden_size=width,
         target=Target(hidden_size=target_width),
         taps=taps,
         fc=fc,
-        layers=_layers(reader, parsed, keys, powers, windows),
+        layers=_layers(reader, parsed, keys, powers, rules, windows),
         residual=_residual(reader, source.config, keys, powers),
         feedback="post-norm" if keys.norm_output else "pre-norm",
-        rope=read_rope(parsed, CONFIG, reader.add, partial_at_top=dialect.engine == "SGLang"),
+        rope=read_rope(parsed, CONFIG, reader.add, partial_at_top=rules.partial_at_top),
         max_position=reader.positions(parsed.max_position_embeddings, CONFIG),
         vocabulary=vocabulary,
         dtype=reader.dtype(),
     )
     reader.findings += cannot(draft, powers)
-    return Reading(draft, reader.names, tuple(reader.unused), maps, tuple(reader.findings), extras)
+    reading = Reading(
+        draft, reader.names, tuple(reader.unused), maps, tuple(reader.findings), extras
+    )
+    return remarked(reading, source, target, rules)
 
 
 def _know_the_class(
@@ -140,7 +116,7 @@ def _fc(
     reader: Reader,
     keys: FlatKeys,
     powers: Powers,
-    dialect: FlatDialect,
+    rules: FlatRules,
     width: int,
     target_width: int,
 ) -> Fc | None:
@@ -154,12 +130,12 @@ def _fc(
             message = f"without fc the target's {target_width} features are no input for a draft of width {width}."
             reader.say("fc-width", f"{CONFIG}: eagle_config.use_aux_hidden_state", message)
         return None
-    blocks = reader.blocks(target_width, dialect.blocks(keys, powers))
+    blocks = reader.blocks(target_width, rules.blocks(keys, powers))
     return Fc(
         blocks=blocks,
         bias=reader.bias(("fc.bias",), powers.fc_bias and keys.bias),
         input_norm=keys.input_norm,
-        block_norms=bool(keys.fc_norm or (dialect.engine == "SGLang" and keys.use_aux_norm)),
+        block_norms=bool(keys.fc_norm or (rules.aux_norm_key and keys.use_aux_norm)),
     )
 
 
@@ -184,6 +160,7 @@ def _layers(
     parsed: DecoderConfig,
     keys: FlatKeys,
     powers: Powers,
+    rules: FlatRules,
     windows: tuple[int | None, ...],
 ) -> Layers:
     attends = parsed.attention_bias
@@ -203,7 +180,7 @@ def _layers(
             ),
         ),
         mlp=Mlp(
-            width=_mlp_width(reader, parsed, keys),
+            width=_mlp_width(rules, parsed, keys),
             activation=reader.activation(parsed.hidden_act, CONFIG),
             bias=reader.bias(mlp, parsed.mlp_bias and powers.mlp_bias),
         ),
@@ -212,11 +189,11 @@ def _layers(
     )
 
 
-def _mlp_width(reader: Reader, parsed: DecoderConfig, keys: FlatKeys) -> int:
-    """SGLang's ``llama_eagle3.py`` takes another key for drafts of Llama 4."""
-    if reader.engine != "SGLang" or keys.model_type != "llama4_text":
+def _mlp_width(rules: FlatRules, parsed: DecoderConfig, keys: FlatKeys) -> int:
+    other = rules.mlp_width_keys.get(keys.model_type or "")
+    if other is None:
         return parsed.intermediate_size
-    width = (parsed.model_extra or {}).get("intermediate_size_mlp", 16384)
+    width = (parsed.model_extra or {}).get(*other)
     return width if isinstance(width, int) else parsed.intermediate_size
 
 
@@ -243,24 +220,27 @@ def _vocabulary(
     parsed: DecoderConfig,
     keys: FlatKeys,
     powers: Powers,
-    dialect: FlatDialect,
+    rules: FlatRules,
     same_width: bool,
 ) -> tuple[Vocabulary, dict[str, Any]]:
     size = parsed.vocab_size
     stored = reader.header("lm_head.weight")
     head: Literal["own", "tied", "target"] = "own"
     draft_size = keys.draft_vocab_size
-    if dialect.engine == "SGLang":
+    if rules.null_head:
         if draft_size is None and "draft_vocab_size" not in config:
             draft_size = stored.shape[0] if stored is not None else size
-            message = f"absent, on which SGLang fails; {draft_size} is taken from the head's rows."
+            message = (
+                f"absent, on which {rules.title} fails; {draft_size} is taken from the head's rows."
+            )
             reader.say("no-draft-vocabulary-size", f"{CONFIG}: draft_vocab_size", message)
         elif draft_size is None:
             head = "target"
+    if rules.ties_head:
         if parsed.tie_word_embeddings:
             head = "tied"
             if draft_size not in (None, size):
-                message = f"the tied head has {size} rows, and SGLang would take the first {draft_size} of them."
+                message = f"the tied head has {size} rows, and {rules.title} would take the first {draft_size} of them."
                 reader.say("tied-head", f"{CONFIG}: tie_word_embeddings", message)
         if head != "own" and stored is not None:
             message = f"{reader.engine} takes the head from elsewhere by this config and drops this tensor."
@@ -268,19 +248,20 @@ def _vocabulary(
                 "unused-head", reader.names["lm_head.weight"], message, settled_by="vocabulary.head"
             )
     draft_size = draft_size or size
-    if dialect.engine == "vLLM" and parsed.tie_word_embeddings:
-        message = "true, which vLLM's draft classes do not read."
+    if not rules.ties_head and parsed.tie_word_embeddings:
+        message = f"true, which {rules.title}'s draft classes do not read."
         reader.say("tie-unread", f"{CONFIG}: tie_word_embeddings", message)
-    if dialect.engine == "vLLM" and stored is None and draft_size == size:
-        reader.say("target-head", "lm_head.weight", "absent: vLLM shares the target's head.")
+    if rules.shares_absent_head and stored is None and draft_size == size:
+        message = f"absent: {rules.title} shares the target's head."
+        reader.say("target-head", "lm_head.weight", message)
         head = "target"
-    mapped, maps = resolve_map(reader, draft_size, size, trainer_sorts=False)
+    mapped, maps = resolve_map(reader, draft_size, size, trainer_sorts=rules.sorts_maps)
     embeddings: Literal["own", "target"] = "own"
     table = reader.names.get("embed_tokens.weight")
-    if dialect.replaces_embeddings and powers.own_embeddings is False and same_width:
+    if not powers.own_embeddings and same_width:
         embeddings = "target"
         if table is not None:
-            message = "SGLang puts the target's table in the place of this one."
+            message = f"{rules.title} puts the target's table in the place of this one."
             reader.say("embeddings-replaced", table, message)
     elif table is None and same_width:
         embeddings = "target"

@@ -43,7 +43,7 @@ def resolve_map(
 
 def _say_failures(reader: Reader, *, reduced: bool) -> None:
     """What loaders fail on: ``load_verifier_weights`` without t2d, and an unused d2t in a strict class."""
-    if reader.engine == "speculators" and reduced and "t2d" not in reader.names:
+    if reader.loading.needs_t2d and reduced and "t2d" not in reader.names:
         message = "absent: the library gathers the verifier's head by it, and raises an error."
         reader.say("fails-to-load", "t2d", message)
     if reader.strict and not reduced and "d2t" in reader.names:

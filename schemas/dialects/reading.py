@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from eagle3_interop.schemas.dialects.base import Reading, Source, TargetFacts, TensorHeader
-from eagle3_interop.schemas.dialects.keys import architecture
+from eagle3_interop.schemas.dialects.rules import Loading
 from eagle3_interop.schemas.dialects.spelling import DROPPED, Spelling, understand
 from eagle3_interop.schemas.draft import DEFAULT_POSITIONS, Draft, Dtype
-from eagle3_interop.schemas.engines.powers import Powers, lacks
 from eagle3_interop.schemas.findings import Finding, Refused, errors, finding
 from eagle3_interop.schemas.parameters import MAPS, is_part, settled_by, shapes, storable
+from eagle3_interop.schemas.powers import Powers, lacks
 
 _DTYPES: dict[str, Dtype] = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 _MLA = re.compile(r"\.(q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj|kv_a_proj)\.")
@@ -33,21 +33,25 @@ class Reader:
 
     Attributes:
         source: the checkpoint.
-        engine: the framework whose loader is being followed, for messages.
+        loading: what the loader does that is being followed.
+        engine: its framework, for messages.
+        strict: it raises an error on a tensor that it does not know.
         names: canonical to stored name; readers remove what the framework does not use.
         unused: stored names that are left out, each explained by a finding.
         findings: everything said so far.
     """
 
-    def __init__(self, source: Source, spelling: Spelling, engine: str) -> None:
+    def __init__(self, source: Source, loading: Loading) -> None:
         """Understand every stored name; refuse what is quantised, MLA or parallel by name."""
         self.source = source
-        self.engine = engine
+        self.loading = loading
+        self.engine = loading.title
+        self.strict = loading.strict(source.config)
         self.names: dict[str, str] = {}
         self.unused: list[str] = []
         self.findings: list[Finding] = []
         self._refuse_kinds()
-        self._understand(spelling)
+        self._understand(loading.spelling)
 
     def say(
         self, code: str, where: str, message: str, *, fix: str | None = None, settled_by: str = ""
@@ -63,12 +67,6 @@ class Reader:
         """Header of the tensor with this canonical name."""
         stored = self.names.get(canonical)
         return None if stored is None else self.source.tensors[stored]
-
-    @property
-    def strict(self) -> bool:
-        """Whether the class raises an error on a tensor that it does not know: vLLM's, and our plugin's."""
-        plugin = self.engine == "SGLang" and architecture(self.source.config).startswith("Eagle3")
-        return plugin or self.engine == "vLLM"
 
     def leave_out(self, canonical: str) -> None:
         """Stop using a tensor (the caller says why)."""
@@ -190,7 +188,7 @@ class Reader:
         """The MLP's activation; ``swish`` is transformers' other name of silu, which no engine knows."""
         if name != "swish":
             return name
-        if self.engine != "speculators":
+        if not self.loading.knows_swish:
             message = f"swish: {self.engine} knows silu by that name only, and does not start."
             self.say("fails-to-load", f"{where}: hidden_act", message)
         return "silu"
@@ -361,12 +359,14 @@ def check_target(draft: Draft, target: TargetFacts) -> list[Finding]:
         if ours != theirs:
             message = f"the draft was made for a target of {what} {ours}; this one's is {theirs}."
             found.append(finding("wrong-target", target.name, message))
-    depth, taps = target.layers, draft.resolved_taps(target.layers)
-    if draft.fc is not None and taps is None:
-        message = f"no ids, and {depth} layers are too few for the default triple."
-        found.append(finding("taps-unknown", target.name, message))
-    elif any(tap > depth for tap in taps or ()):
-        message = f"taps {list(taps or ())} reach beyond the target's {depth} layers."
+    depth = target.layers
+    try:
+        taps = draft.fed_taps(depth)
+    except ValueError as error:
+        found.append(finding("taps-unknown", target.name, f"no ids, and {error}."))
+        return found
+    if any(tap > depth for tap in taps):
+        message = f"taps {list(taps)} reach beyond the target's {depth} layers."
         found.append(finding("taps-out-of-range", target.name, message))
     return found
 
@@ -381,8 +381,8 @@ def with_target(reading: Reading, target: TargetFacts) -> Reading:
             "architectures": target.architectures,
         }
     )
-    taps = reading.draft.resolved_taps(target.layers)
-    return replace(reading, draft=reading.draft.model_copy(update={"target": facts, "taps": taps}))
+    draft = reading.draft.model_copy(update={"target": facts})
+    return replace(reading, draft=draft.model_copy(update={"taps": draft.network.taps}))
 
 
 def cannot(draft: Draft, powers: Powers) -> list[Finding]:
@@ -399,3 +399,13 @@ def cannot(draft: Draft, powers: Powers) -> list[Finding]:
         )
         for item in lacks(draft, powers)
     ]
+
+
+def remarked(
+    reading: Reading, source: Source, target: TargetFacts | None, loading: Loading
+) -> Reading:
+    """The reading with what its loader has to say of the folder beside."""
+    for remarks in loading.remarks:
+        said = tuple(remarks(source, reading, target))
+        reading = replace(reading, findings=(*reading.findings, *said))
+    return reading

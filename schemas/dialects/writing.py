@@ -7,8 +7,8 @@ from eagle3_interop.schemas.dialects.base import TargetFacts
 from eagle3_interop.schemas.dialects.hf import CONFIG, UNBOUNDED, write_rope
 from eagle3_interop.schemas.dialects.keys import LAYER
 from eagle3_interop.schemas.draft import Draft
-from eagle3_interop.schemas.engines.powers import Powers
 from eagle3_interop.schemas.findings import Finding, finding
+from eagle3_interop.schemas.powers import Powers
 
 
 def layer_keys(draft: Draft) -> dict[str, Any]:

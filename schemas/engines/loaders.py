@@ -1,7 +1,4 @@
-"""What the loaders of a destination do with a folder, whatever the network: read by the rewrites.
-
-Read from, and run against, speculators 0.9, SGLang 0.5.23 and vLLM 0.32.
-"""
+"""What the loaders of a destination do with a folder, whatever the network: read by the rewrites."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -25,13 +22,3 @@ class Loader:
     strict_maps: bool = False
     attention_factor: bool = True
     shares_pages: bool = True
-
-
-LOADERS = {
-    "speculators": Loader(shares_embeddings=False, strict_maps=True, shares_pages=False),
-    "sglang": Loader(embeddings="replaced", attention_factor=False),
-    "vllm": Loader(),
-    "universal": Loader(
-        embeddings="either", shares_embeddings=False, strict_maps=True, attention_factor=False
-    ),
-}

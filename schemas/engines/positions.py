@@ -35,9 +35,6 @@ _VLLM_OF_THE_ORIGINAL = (*_OF_THE_ORIGINAL, "deepseek_yarn", "deepseek_llama_sca
 _LARGEST = 2**53
 """Beyond it nothing is a number of positions: engines fail on it, too."""
 
-STRETCHED = ("dynamic", "longrope")
-"""Scalings that depend on the number of positions that a config declares."""
-
 
 def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """The rope keys: ``rope_scaling`` where it says something, else ``rope_parameters``."""

@@ -168,3 +168,11 @@ def facts_named(draft: Draft) -> TargetFacts | None:
         architectures=draft.target.architectures,
     )
     return facts if special_class(facts) in SGLANG_IDS_AS_TAPS else None
+
+
+def taps_of(draft: Draft, target: TargetFacts) -> tuple[int, ...]:
+    """The taps that this target feeds; none where it is too shallow, which is refused by its own name."""
+    try:
+        return draft.fed_taps(target.layers)
+    except ValueError:
+        return ()

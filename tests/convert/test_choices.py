@@ -212,7 +212,7 @@ def test_a_universal_folder_becomes_one_layout_again(layout, destination, tmp_pa
 
 
 def test_a_universal_folder_whose_halves_differ_is_refused(tmp_path):
-    from eagle3_interop.schemas.dialects import universal
+    from eagle3_interop.schemas.engines import universal
 
     source = convert(drafts.speculators(tmp_path / "draft"), "universal").folder
     checkpoint = loaded(source).checkpoint

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from eagle3_interop.convert import cli
 from eagle3_interop.schemas.codes import CODES
-from eagle3_interop.schemas.dialects.registry import DESTINATIONS, SOURCES
+from eagle3_interop.schemas.registry import DESTINATIONS, DIALECTS
 
 OPTIONS = {
     "--target", "--target-name", "--stock", "--taps", "--set", "--dtype", "--max-shard-size", "--link",
@@ -31,12 +31,12 @@ def command(name):
 
 def test_every_source_converts_to_every_destination():
     names = {item.name for item in cli.app.registered_commands if item.name}
-    assert names == {f"{a}-to-{b}" for a in (*SOURCES, "auto") for b in DESTINATIONS}
+    assert names == {f"{a}-to-{b}" for a in (*DIALECTS, "auto") for b in DESTINATIONS}
 
 
 def test_the_names_typed_out_in_the_cli_are_those_of_the_registry():
-    assert (*SOURCES, "auto") == cli.SOURCES
-    assert cli.DESTINATIONS == DESTINATIONS
+    assert (*DIALECTS, "auto") == cli.SOURCES
+    assert tuple(DESTINATIONS) == cli.DESTINATIONS
 
 
 def test_the_options_of_a_conversion_are_frozen():

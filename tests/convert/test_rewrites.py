@@ -1,6 +1,7 @@
 """The rewrites of a conversion: a list of functions, each from a draft and its tensors to the next."""
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -11,8 +12,7 @@ from conversions import convert, loaded
 from eagle3_interop.convert.decide import rewrites
 from eagle3_interop.convert.decide.fitting import REWRITES
 from eagle3_interop.convert.decide.rewrites.work import begin
-from eagle3_interop.schemas.dialects.registry import LAYOUTS
-from eagle3_interop.schemas.engines.loaders import LOADERS
+from eagle3_interop.schemas import registry
 from eagle3_interop.schemas.options import Options
 
 DESTINATIONS = ("speculators", "sglang", "vllm", "universal")
@@ -56,10 +56,11 @@ def test_a_rewrite_that_has_run_finds_nothing_left_to_do_but_to_write(destinatio
 
 @pytest.mark.parametrize("destination", ["speculators", "vllm"])
 def test_the_destinations_writer_runs_once(destination, tmp_path):
-    layout = LAYOUTS[destination]
+    place = registry.DESTINATIONS[destination]
+    writer = mock.Mock(wraps=place.write)
     source = drafts.sglang(tmp_path / "draft")
     target = drafts.target(tmp_path / "target")
-    with mock.patch.object(layout, "write", wraps=layout.write) as writer:
+    with mock.patch.dict(registry.DESTINATIONS, {destination: replace(place, write=writer)}):
         convert(source, destination, target=target)
     assert writer.call_count == 1
 
@@ -70,14 +71,10 @@ def test_what_the_writer_wants_is_not_known_before_it_ran(tmp_path):
 
 
 def test_no_rewrite_asks_for_a_framework_by_its_name():
-    """What a destination's loader does is its row in `LOADERS`; a new destination then needs no branch here."""
+    """What a destination's loader does is a value of it; a new destination then needs no branch here."""
     folder = Path(rewrites.__file__).parent
     for path in [*folder.glob("*.py"), folder.parent / "fitting.py"]:
         words = {
             x.value for x in ast.walk(ast.parse(path.read_text())) if isinstance(x, ast.Constant)
         }
-        assert words.isdisjoint(LAYOUTS), path.name
-
-
-def test_every_layout_has_a_loader():
-    assert LOADERS.keys() == LAYOUTS.keys()
+        assert words.isdisjoint(registry.DESTINATIONS), path.name

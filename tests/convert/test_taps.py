@@ -15,8 +15,8 @@ from eagle3_interop.convert.read.checkpoint import open_checkpoint
 from eagle3_interop.convert.write.plan import Output
 from eagle3_interop.convert.write.rewrite import rewritten
 from eagle3_interop.schemas.dialects.base import TargetFacts
-from eagle3_interop.schemas.dialects.sglang import ids_to_taps, taps_to_ids
 from eagle3_interop.schemas.draft import ParallelDrafting
+from eagle3_interop.schemas.engines.sglang import ids_to_taps, taps_to_ids
 from eagle3_interop.schemas.findings import Refused
 
 IDS = "eagle_aux_hidden_state_layer_ids"

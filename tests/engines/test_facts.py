@@ -14,8 +14,8 @@ from matrix import HOLDS, Matrix
 from random_drafts import Spec
 
 from eagle3_interop.schemas.dialects.base import TargetFacts
-from eagle3_interop.schemas.dialects.sglang import ids_to_taps
 from eagle3_interop.schemas.engines import targets
+from eagle3_interop.schemas.engines.sglang import ids_to_taps
 
 pytestmark = pytest.mark.engine
 

@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from eagle3_interop.convert.read.checkpoint import open_checkpoint
 from eagle3_interop.schemas import intervals
-from eagle3_interop.schemas.dialects import speculators
+from eagle3_interop.schemas.engines.releases import newest
 from eagle3_interop.schemas.findings import Usage
 from eagle3_interop.schemas.intervals import accept_length_interval
 from eagle3_interop.validators.accept.acceptance import (
@@ -268,7 +268,7 @@ def tiny():
 
 def trained(name):
     source = open_checkpoint(str(DATA / "drafts" / name))
-    reading = speculators.read(source, None)
+    reading = newest("speculators").read(source, None)
     return Network(reading.draft, Weights.read(reading, source))
 
 

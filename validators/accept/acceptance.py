@@ -125,7 +125,7 @@ def measure(
         ValueError: a text is too short for the deepest shape.
     """
     counters = {shape: Counter(shape, texts) for shape in map(Shape.checked, shapes)}
-    taps = network.draft.resolved_taps(target.depth) or ()
+    taps = network.draft.fed_taps(target.depth)
     final = network.draft.fc is None
     for batch in batches(
         target, texts, taps, final=final, token_budget=token_budget, progress=progress
@@ -274,7 +274,7 @@ def measure_sampled(
         token_budget: tokens a batch may hold.
         progress: told the tokens done.
     """
-    taps = network.draft.resolved_taps(target.depth) or ()
+    taps = network.draft.fed_taps(target.depth)
     sums = torch.zeros(2, depth, dtype=torch.float64)
     prompts = [(0.0, 0.0)] * len(texts)
     for batch in batches(

@@ -9,7 +9,7 @@ import numpy as np
 from eagle3_interop.convert import api
 from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.schemas.dialects.base import Reading
-from eagle3_interop.schemas.dialects.registry import LAYOUTS
+from eagle3_interop.schemas.engines.universal import is_for_all
 from eagle3_interop.schemas.findings import Finding, Refused, errors, finding
 from eagle3_interop.schemas.parameters import MAPS
 from eagle3_interop.validators.diagnose.wiring import READS, STREAM, Subject, Wiring
@@ -100,7 +100,7 @@ def _convert(checkpoint: str, target: str, subject: Subject, wiring: Wiring) -> 
         reading=_reread(loaded, subject, wiring),
         exchanged=exchanged,
     )
-    universal = LAYOUTS["universal"].recognise(loaded.checkpoint.config)
+    universal = is_for_all(loaded.checkpoint.config)
     return api.convert(loaded, "universal" if universal else loaded.layout, options)
 
 

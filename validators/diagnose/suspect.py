@@ -59,7 +59,8 @@ def subject_of(
     other_norms = _other_norms(loaded, weights, others)
     configured = configured_flags(draft)
     known = not any(item.row.leaves_unwired for item in errors(loaded.reading.findings))
-    known = known and draft.taps == loaded.reading.draft.resolved_taps(target.depth)
+    named = loaded.reading.draft.taps or default_taps(target.depth)
+    known = known and (draft.fc is None or draft.taps == named)
     if configured["map"] not in maps:
         configured["map"], known = next(iter(maps)), False
     values = _options(draft, names, maps, ropes, tables, other_norms)
@@ -85,7 +86,7 @@ def _with_taps(draft: Draft, depth: int, recorded: Sequence[int] | None = None) 
     """The draft with some taps: its own, or, where it names none that can be tried, a first guess."""
     if draft.fc is None:
         return draft
-    taps = draft.resolved_taps(depth)
+    taps = draft.taps or default_taps(depth)
     if recorded is not None and not set(taps or (-1,)) <= set(recorded):
         last, count = len(recorded) - 1, draft.fc.blocks
         taps = tuple(recorded[round(i * last / max(1, count - 1))] for i in range(count))

@@ -168,7 +168,7 @@ def _report(session: Session, predicted: Prediction, made: Texts, served: Served
         "starts": predicted.starts,
         "not_the_targets_choice": made.disagreements,
         "aux_layers": None if served.aux_layers is None else list(served.aux_layers),
-        "taps": list(session.network.draft.resolved_taps(session.target.depth) or ()),
+        "taps": list(session.network.draft.fed_taps(session.target.depth)),
         "seconds": served.seconds,
     }
 

@@ -115,8 +115,8 @@ def miswirings(
 
 
 def _taps(draft: Draft, depth: int) -> Iterator[Miswiring]:
-    taps = draft.resolved_taps(depth)
-    if taps is None:
+    taps = draft.fed_taps(depth)
+    if not taps:
         return
     seen = {taps}
     others = [

@@ -167,7 +167,7 @@ def count(
         look: shown the accepted lengths [B, S] of all, and which are real.
     """
     counters = [Counter(shape, texts) for _ in networks]
-    taps = sorted({tap for one in networks for tap in one.draft.resolved_taps(target.depth) or ()})
+    taps = sorted({tap for one in networks for tap in one.draft.fed_taps(target.depth)})
     final = any(one.draft.fc is None for one in networks)
     for batch in batches(target, texts, taps, final=final):
         lengths = [batch_lengths(one, batch, [shape])[shape] for one in networks]

@@ -108,7 +108,7 @@ class Network:
         return self._record(trace, "fc_output", self._linear("fc", taps, bias=self.draft.fc.bias))
 
     def _taps(self) -> tuple[int, ...]:
-        taps = self.draft.resolved_taps()
+        taps = self.draft.network.taps
         if taps is None:
             raise ValueError("the taps need the target's depth: resolve them first")
         return taps

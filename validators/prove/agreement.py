@@ -51,9 +51,7 @@ class LogitComparison:
     def taps(self) -> list[int]:
         """Taps of either network."""
         found = {
-            tap
-            for network in (self.ours, self.theirs)
-            for tap in network.draft.resolved_taps() or ()
+            tap for network in (self.ours, self.theirs) for tap in network.draft.network.taps or ()
         }
         return sorted(found)
 

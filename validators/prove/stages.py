@@ -207,7 +207,7 @@ def _parting(stage: Stage, left: Mapping[str, Tensor], right: Mapping[str, Tenso
 
 def _by_tap(network: Network, fed: Tensor) -> Tensor:
     """What fc takes, its blocks in ascending order of their taps."""
-    taps = network.draft.resolved_taps()
+    taps = network.draft.network.taps
     if taps is None:
         return fed
     blocks = fed.chunk(len(taps), dim=-1)

@@ -326,7 +326,7 @@ def _measure(
 
 
 def _taps(networks: Sequence[Network]) -> list[int]:
-    return sorted({tap for one in networks for tap in one.draft.resolved_taps() or ()})
+    return sorted({tap for one in networks for tap in one.draft.network.taps or ()})
 
 
 @torch.no_grad()

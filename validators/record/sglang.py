@@ -16,12 +16,12 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 
 from eagle3_interop.schemas.dialects.base import TargetFacts
-from eagle3_interop.schemas.dialects.sglang import ids_to_taps, taps_to_ids
 from eagle3_interop.schemas.engines.recording import (
     SGLANG_SINCE,
     sglang_flags,
     sglang_last_flags,
 )
+from eagle3_interop.schemas.engines.sglang import ids_to_taps, taps_to_ids
 from eagle3_interop.schemas.engines.targets import SGLANG_CAPTURES_THE_END, special_class
 from eagle3_interop.schemas.findings import Unavailable, Usage
 from eagle3_interop.schemas.streams import RecordedBy

@@ -254,7 +254,7 @@ class Recording:
             Refused: with its taps and those of the recording.
         """
         for draft in drafts:
-            wanted = set(draft.resolved_taps(self.depth) or ())
+            wanted = set(draft.fed_taps(self.depth))
             if missing := sorted(wanted - set(self.taps)):
                 raise Refused([self.not_recorded(missing)])
             if draft.fc is None and self.recordings.last == "absent":

@@ -4,9 +4,9 @@ import math
 
 from eagle3_interop.convert.decide.rewrites.work import Work
 from eagle3_interop.schemas.dialects.hf import write_rope
-from eagle3_interop.schemas.draft import Rope
-from eagle3_interop.schemas.engines.loaders import LOADERS
-from eagle3_interop.schemas.engines.positions import STRETCHED, rope_factor
+from eagle3_interop.schemas.draft import STRETCHED, Rope
+from eagle3_interop.schemas.engines.positions import rope_factor
+from eagle3_interop.schemas.registry import DESTINATIONS
 
 
 def raise_positions(work: Work) -> Work:
@@ -36,7 +36,9 @@ def check_rope(work: Work) -> Work:
     if rope.scaling != "yarn":
         return work
     given = rope.parameters.get("attention_factor")
-    both_read_it = work.loader.attention_factor and LOADERS[work.loaded.layout].attention_factor
+    both_read_it = (
+        work.loader.attention_factor and DESTINATIONS[work.loaded.layout].loader.attention_factor
+    )
     elsewhere = _yarn_scale(rope, zero_counts=False) if given is None else given
     if not both_read_it and not math.isclose(elsewhere, _yarn_scale(rope, zero_counts=True)):
         message = (

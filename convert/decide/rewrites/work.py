@@ -7,13 +7,13 @@ from functools import cached_property
 from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.read.stored import Stored
 from eagle3_interop.convert.write.plan import Copy, Make, Op
-from eagle3_interop.schemas.dialects.base import Layout, Wishes, Writing
-from eagle3_interop.schemas.dialects.registry import LAYOUTS
+from eagle3_interop.schemas.dialects.base import Wishes, Writing
 from eagle3_interop.schemas.draft import Draft
-from eagle3_interop.schemas.engines.loaders import LOADERS, Loader
-from eagle3_interop.schemas.engines.powers import Powers
+from eagle3_interop.schemas.engines.loaders import Loader
 from eagle3_interop.schemas.findings import Finding, Refused, finding
 from eagle3_interop.schemas.options import Options
+from eagle3_interop.schemas.powers import Powers
+from eagle3_interop.schemas.registry import DESTINATIONS, Destination
 
 SAFE = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 """safetensors' names of the dtypes that weights have."""
@@ -86,14 +86,14 @@ class Work:
         return replace(self, tensors={k: v for k, v in self.tensors.items() if k not in names})
 
     @property
-    def layout(self) -> Layout:
-        """The destination's."""
-        return LAYOUTS[self.destination]
+    def place(self) -> Destination:
+        """What the destination is."""
+        return DESTINATIONS[self.destination]
 
     @property
     def loader(self) -> Loader:
         """What the destination's loader does with a folder."""
-        return LOADERS[self.destination]
+        return self.place.loader
 
     @property
     def wishes(self) -> Wishes:
@@ -106,7 +106,7 @@ class Work:
     @cached_property
     def draft_class(self) -> Powers:
         """What the class computes that the output's folder selects."""
-        return self.layout.draft_class(self.draft, self.wishes)
+        return self.place.draft_class(self.draft, self.wishes)
 
     @property
     def writing(self) -> Writing:
@@ -134,7 +134,7 @@ def begin(loaded: Loaded, destination: str, options: Options) -> Work:
 
 def write(work: Work) -> Work:
     """Have the destination write the network down: its config, its names, and what it refuses."""
-    return replace(work, written=work.layout.write(work.draft, work.wishes))
+    return replace(work, written=work.place.write(work.draft, work.wishes))
 
 
 def _place(stored: Stored) -> tuple[str, int]:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 from eagle3_interop.schemas.dialects.base import Reading, Source, TargetFacts, Wishes, Writing
-from eagle3_interop.schemas.dialects.flat import FlatDialect, read_flat
 from eagle3_interop.schemas.dialects.hf import CONFIG
 from eagle3_interop.schemas.dialects.keys import (
     IDS,
@@ -19,17 +18,16 @@ from eagle3_interop.schemas.dialects.keys import (
     architecture,
     nested_keys,
 )
+from eagle3_interop.schemas.dialects.recognition import PLUGIN, STOCK
+from eagle3_interop.schemas.dialects.rules import FlatRules
 from eagle3_interop.schemas.dialects.spelling import Spelling
 from eagle3_interop.schemas.dialects.writing import flat_config, mixed_windows, zero_biases
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.engines import targets
-from eagle3_interop.schemas.engines.powers import Powers, lacks
+from eagle3_interop.schemas.engines.loaders import Loader
+from eagle3_interop.schemas.engines.release import Form, Release
 from eagle3_interop.schemas.findings import Finding, finding
-
-STOCK = "LlamaForCausalLMEagle3"
-PLUGIN = {False: "Eagle3LlamaForCausalLM", True: "Eagle3Qwen3ForCausalLM"}
-"""The plugin's class, by whether the draft has q/k norms: names that vLLM runs natively and that
-stock SGLang does not know, so that it refuses such a folder loudly."""
+from eagle3_interop.schemas.powers import Powers, lacks
 
 SPELLING = Spelling(
     roots=("", "model."),
@@ -133,29 +131,6 @@ def _powers(keys: FlatKeys) -> Powers:
     return PLUGIN_POWERS[plugin[name]] if name in plugin else POWERS
 
 
-DIALECT = FlatDialect(
-    engine="SGLang",
-    spelling=SPELLING,
-    powers=_powers,
-    ids=_ids,
-    blocks=_blocks,
-    default_taps=_default_taps,
-    replaces_embeddings=True,
-)
-
-
-def recognise(config: Mapping[str, Any]) -> str | None:
-    """A flat config with ids in ``eagle_config``, or SGLang's own class and no ids at all."""
-    if "speculators_model_type" in config and "num_hidden_layers" not in config:
-        return None
-    name = architecture(config)
-    if nested_keys(config).get(IDS):
-        return f"ids in eagle_config (architecture {name})"
-    if name in (STOCK, *PLUGIN.values()) and not config.get(IDS):
-        return f"architecture {name}, no ids"
-    return None
-
-
 def refuses(config: Mapping[str, Any]) -> str:
     """SGLang starts with its own class and with the plugin's; any other name is refused or a target's."""
     if (name := architecture(config)) not in (STOCK, *PLUGIN.values()):
@@ -163,29 +138,38 @@ def refuses(config: Mapping[str, Any]) -> str:
     return "" if config.get("model_type") is not None else NO_MODEL_TYPE
 
 
-def read(source: Source, target: TargetFacts | None) -> Reading:
-    """Read a flat checkpoint as SGLang 0.5.23 does (with the plugin, where the class says so)."""
-    reading = read_flat(source, target, DIALECT)
-    said = list(reading.findings)
+def _ids_of_the_folder(
+    source: Source, reading: Reading, target: TargetFacts | None
+) -> Iterator[Finding]:
+    """What there is to say of the two places of ids."""
     nested, top = nested_keys(source.config).get(IDS), source.config.get(IDS)
     if nested == [] and reading.draft.fc is not None:
         message = "SGLang takes an empty list as it is, captures nothing and fails; no list would be the default triple."
-        said.append(finding("ids-empty", f"{CONFIG}: {NESTED}.{IDS}", message, settled_by="taps"))
+        yield finding("ids-empty", f"{CONFIG}: {NESTED}.{IDS}", message, settled_by="taps")
     if nested and target is None:
         message = f"{nested} were read by the plain rule (tap = id + 1); {_OTHER_RULES}."
-        said.append(finding("plain-rule", f"{CONFIG}: {NESTED}.{IDS}", message))
+        yield finding("plain-rule", f"{CONFIG}: {NESTED}.{IDS}", message)
     if top:
-        said.append(_beside(top, reading.draft, target))
+        yield _beside(top, reading.draft, target)
+
+
+def _norm_output(
+    _source: Source, reading: Reading, _target: TargetFacts | None
+) -> Iterator[Finding]:
+    """The key means something else in another trainer's configs."""
     if reading.draft.feedback == "post-norm":
         message = "SGLang and vLLM feed the normed state back; SpecForge, where this key is true by default, does not."
-        said.append(finding("norm-output-meaning", f"{CONFIG}: norm_output", message))
-    return replace(reading, findings=tuple(said))
+        yield finding("norm-output-meaning", f"{CONFIG}: norm_output", message)
 
 
 def _beside(top: Sequence[int], draft: Draft, target: TargetFacts | None) -> Finding:
     """What there is to say of top-level ids, which SGLang never reads."""
     where, message = f"{CONFIG}: {IDS}", f"top-level ids {list(top)} are not read by SGLang."
-    taps = draft.resolved_taps(target.layers if target else None)
+    if target is not None:
+        draft = draft.model_copy(
+            update={"target": draft.target.model_copy(update={"layers": target.layers})}
+        )
+    taps = draft.network.taps
     if taps is not None and taps == tuple(sorted(set(top))):
         return finding("ids-unread", where, f"{message} They name the taps that it feeds.")
     fed = "the default triple" if taps is None else list(taps)
@@ -247,7 +231,7 @@ def eagle_config(draft: Draft, target: TargetFacts | None) -> tuple[dict[str, An
         return {"use_aux_hidden_state": False}, []
     written: dict[str, Any] = {"use_aux_hidden_state": True}
     where = f"{CONFIG}: eagle_config.{IDS}"
-    findings = [] if target is None else list(uncaptured(draft, target))
+    findings = [] if target is None else list(SGLANG_0_5_23.uncaptured(draft, target))
     taps = draft.taps
     if taps is None:
         return written, findings
@@ -255,30 +239,59 @@ def eagle_config(draft: Draft, target: TargetFacts | None) -> tuple[dict[str, An
     written[IDS] = ids
     kind = targets.special_class(target)
     if sorted(ids_to_taps(ids, target)) != list(taps):
-        message = (
-            f"no list of ids makes {kind or 'a target'} capture taps {list(taps)} in SGLang 0.5.23."
-        )
+        message = f"no list of ids makes {kind or 'a target'} capture taps {list(taps)} in {SGLANG_0_5_23.name}."
         findings.append(finding("no-such-ids", where, message))
     if target is None:
         message = f"ids {ids} were written by the plain rule (id = tap - 1); {_OTHER_RULES}."
         findings.append(finding("plain-rule", where, message))
     elif ids != [tap - 1 for tap in taps]:
-        message = f"ids {ids} by the rule of SGLang 0.5.23's {kind}; versions with the plain rule read id + 1."
+        message = f"ids {ids} by the rule of {SGLANG_0_5_23.name}'s {kind}; versions with the plain rule read id + 1."
         findings.append(finding("target-rule", where, message))
     return written, findings
 
 
-def uncaptured(draft: Draft, target: TargetFacts) -> Iterator[Finding]:
+def _captures(name: str, draft: Draft, target: TargetFacts) -> Iterator[Finding]:
     """What the target's class cannot capture, or captures as something else than its residual stream."""
     if draft.fc is None:
         return
     kind, where = targets.special_class(target), f"{CONFIG}: eagle_config.{IDS}"
-    taps = draft.resolved_taps(target.layers) or ()
+    taps = targets.taps_of(draft, target)
     if kind in targets.SGLANG_WITHOUT_RESIDUAL and draft.taps != (0,):
-        message = "SGLang 0.5.23's Gemma 3 captures what a layer's MLP adds, without the residual that it is added to."
+        message = f"{name}'s Gemma 3 captures what a layer's MLP adds, without the residual that it is added to."
         yield finding("target-captures-other", where, message)
     if target.layers in taps and kind not in targets.SGLANG_CAPTURES_THE_END:
-        name = next(iter(target.architectures), target.model_type)
-        message = f"tap {target.layers} lies after the last layer, which SGLang 0.5.23's {name} never captures."
+        kind_name = next(iter(target.architectures), target.model_type)
+        message = f"tap {target.layers} lies after the last layer, which {name}'s {kind_name} never captures."
         fix = None if kind in targets.VLLM_SPARSE else "Serve with vLLM, or train without that tap."
         yield finding("end-tap", where, message, fix=fix)
+
+
+RULES = FlatRules(
+    title="SGLang",
+    spelling=SPELLING,
+    # The stock class passes over what it does not know, the plugin's does not.
+    strict=lambda config: architecture(config).startswith("Eagle3"),
+    powers=_powers,
+    ids=_ids,
+    blocks=_blocks,
+    default_taps=_default_taps,
+    empty_ids_are_none=False,
+    partial_at_top=True,
+    aux_norm_key=True,
+    # llama_eagle3.py takes another key for drafts of Llama 4.
+    mlp_width_keys={"llama4_text": ("intermediate_size_mlp", 16384)},
+    null_head=True,
+    ties_head=True,
+    shares_absent_head=False,
+    remarks=(_ids_of_the_folder, _norm_output),
+)
+
+SGLANG_0_5_23 = Release(
+    engine="sglang",
+    title="SGLang",
+    since="0.5.23",
+    forms=(Form(lambda _config: True, RULES),),
+    refuses=refuses,
+    captures=_captures,
+    loader=Loader(embeddings="replaced", attention_factor=False),
+)

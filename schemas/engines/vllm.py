@@ -8,22 +8,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from eagle3_interop.schemas.dialects import speculators
+from pydantic import Field
+
 from eagle3_interop.schemas.dialects.base import Reading, Source, TargetFacts, Wishes, Writing
-from eagle3_interop.schemas.dialects.flat import FlatDialect, read_flat
-from eagle3_interop.schemas.dialects.hf import CONFIG, UNBOUNDED
+from eagle3_interop.schemas.dialects.hf import CONFIG, UNBOUNDED, DecoderConfig
 from eagle3_interop.schemas.dialects.keys import (
     IDS,
     NESTED,
     NO_MODEL_TYPE,
     OTHER_IDS,
     FlatKeys,
+    SpeculatorsKeys,
     architecture,
     layer_config,
     nested_keys,
 )
-from eagle3_interop.schemas.dialects.reading import cannot
-from eagle3_interop.schemas.dialects.sglang import ids_to_taps
+from eagle3_interop.schemas.dialects.recognition import KNOWN_TO_VLLM, PLUGIN, vllm_class
+from eagle3_interop.schemas.dialects.rules import FlatRules, NestedRules
 from eagle3_interop.schemas.dialects.spelling import Spelling
 from eagle3_interop.schemas.dialects.writing import (
     flat_config,
@@ -32,24 +33,12 @@ from eagle3_interop.schemas.dialects.writing import (
     widen_windows,
     zero_biases,
 )
-from eagle3_interop.schemas.draft import Draft
+from eagle3_interop.schemas.draft import Draft, Size
 from eagle3_interop.schemas.engines import targets
-from eagle3_interop.schemas.engines.powers import Powers, lacks
+from eagle3_interop.schemas.engines.release import Form, Release
+from eagle3_interop.schemas.engines.sglang import ids_to_taps
 from eagle3_interop.schemas.findings import Finding, finding
-
-ARCHITECTURES = {False: "Eagle3LlamaForCausalLM", True: "Eagle3Qwen3ForCausalLM"}
-"""The class, by whether the draft has q/k norms."""
-
-_LLAMA_CLASSES = frozenset(
-    {
-        "Eagle3LlamaForCausalLM",
-        "Eagle3MiniMaxM2ForCausalLM",
-        "Eagle3Qwen2_5vlForCausalLM",
-        "Eagle3Qwen3vlForCausalLM",
-        "LlamaForCausalLMEagle3",
-    }
-)
-_KNOWN = _LLAMA_CLASSES | {ARCHITECTURES[True]}
+from eagle3_interop.schemas.powers import Powers, lacks
 
 SPELLING = Spelling(roots=("",), layer0=("midlayer.", "layers.0."), later_norm="input_layernorm")
 
@@ -62,12 +51,6 @@ POWERS = {
         logit_scale=True,
     ),
 }
-
-
-def vllm_class(name: str) -> str:
-    """The class name after vLLM's own prefixing (``configs/eagle.py``)."""
-    known = name.startswith("Eagle3") or name.endswith("Eagle3")
-    return name if known else f"Eagle3{name}"
 
 
 def _ids(
@@ -93,34 +76,7 @@ def _blocks(keys: FlatKeys, powers: Powers) -> int:
 
 def _powers(keys: FlatKeys) -> Powers:
     name = vllm_class(keys.architectures[0]) if keys.architectures else ""
-    return POWERS[name == ARCHITECTURES[True]]
-
-
-DIALECT = FlatDialect(
-    engine="vLLM",
-    spelling=SPELLING,
-    powers=_powers,
-    ids=_ids,
-    blocks=_blocks,
-    default_taps=lambda _target: None,
-    replaces_embeddings=False,
-)
-
-
-def recognise(config: Mapping[str, Any]) -> str | None:
-    """A speculators folder, or a flat config with top-level ids or one of vLLM's classes and no ids."""
-    if "speculators_model_type" in config:
-        return "speculators_model_type, which vLLM reads too"
-    name = architecture(config)
-    if config.get(IDS):
-        return f"top-level ids (architecture {name})"
-    if nested_keys(config).get(IDS):
-        return None
-    if vllm_class(name) in _KNOWN:
-        return f"architecture {name}"
-    if name == "LlamaEagle3DraftModel":
-        return f"architecture {name}, which no engine knows"
-    return None
+    return POWERS[name == PLUGIN[True]]
 
 
 def refuses(config: Mapping[str, Any]) -> str:
@@ -131,41 +87,41 @@ def refuses(config: Mapping[str, Any]) -> str:
         known = config.get("speculators_config") is not None
         return "" if known else "no speculators_config, by which vLLM knows such a folder."
     name = architecture(config)
-    return "" if vllm_class(name) in _KNOWN else f"architecture {name!r} is no draft class of vLLM."
+    return (
+        ""
+        if vllm_class(name) in KNOWN_TO_VLLM
+        else f"architecture {name!r} is no draft class of vLLM."
+    )
 
 
-def read(source: Source, target: TargetFacts | None) -> Reading:
-    """Read as vLLM 0.32 does: a flat folder, or one in speculators' form (which has no model_type)."""
-    config = source.config
-    if "speculators_model_type" in config and "model_type" not in config:
-        reading = speculators.read_as_vllm(source, target)
-        unable = cannot(reading.draft, POWERS[reading.draft.layers.gqa.qk_norm])
-        said = [*reading.findings, *unable, *_window_of_the_target(config, reading.draft, target)]
-        return replace(reading, findings=tuple(said))
-    reading = read_flat(source, target, DIALECT)
-    said = [*reading.findings, *_window_of_the_target(config, reading.draft, target)]
-    name = architecture(config)
-    if vllm_class(name) not in _KNOWN:
+def _unknown_class(
+    source: Source, _reading: Reading, _target: TargetFacts | None
+) -> Iterator[Finding]:
+    name = architecture(source.config)
+    if vllm_class(name) not in KNOWN_TO_VLLM:
         message = f"{name!r} is no draft class of vLLM; it is read as its llama class."
-        said.append(finding("unknown-architecture", f"{CONFIG}: architectures", message))
-    nested = nested_keys(config)
-    said += _nested_ids(config.get(IDS), nested.get("layer_ids"), nested.get(IDS), target)
+        yield finding("unknown-architecture", f"{CONFIG}: architectures", message)
+
+
+def _ids_of_the_folder(
+    source: Source, _reading: Reading, target: TargetFacts | None
+) -> Iterator[Finding]:
+    """What there is to say of the places of ids."""
+    config, nested = source.config, nested_keys(source.config)
+    yield from _nested_ids(config.get(IDS), nested.get("layer_ids"), nested.get(IDS), target)
     if not config.get(IDS):
         message = "vLLM looks there for ids where eagle_aux_hidden_state_layer_ids names none."
-        said += [
-            finding("nested-ids", f"{CONFIG}: {key}", message, settled_by="taps")
-            for key in OTHER_IDS
-            if config.get(key)
-        ]
-    return replace(reading, findings=tuple(said))
+        for key in OTHER_IDS:
+            if config.get(key):
+                yield finding("nested-ids", f"{CONFIG}: {key}", message, settled_by="taps")
 
 
 def _window_of_the_target(
-    config: Mapping[str, Any], draft: Draft, target: TargetFacts | None
+    source: Source, reading: Reading, target: TargetFacts | None
 ) -> Iterator[Finding]:
-    own = layer_config(config).get("sliding_window")
+    own = layer_config(source.config).get("sliding_window")
     written = isinstance(own, int) and own >= UNBOUNDED
-    if (window := target_window(draft, target)) and not written:
+    if (window := target_window(reading.draft, target)) and not written:
         message = f"layers without a window slide by the target's {window} positions in vLLM; read without."
         where = "layers.windows"
         yield finding("target-window", where, message, settled_by=where)
@@ -212,7 +168,7 @@ def draft_class(draft: Draft, wishes: Wishes) -> Powers:  # noqa: ARG001
 def write(draft: Draft, wishes: Wishes) -> Writing:
     """Write vLLM's flat form."""
     powers = draft_class(draft, wishes)
-    config = flat_config(draft, ARCHITECTURES[powers.qk_norm], wishes.extras)
+    config = flat_config(draft, PLUGIN[powers.qk_norm], wishes.extras)
     findings = [
         *mixed_windows(draft),
         *lacks(draft, powers),
@@ -243,36 +199,100 @@ def write_ids(config: dict[str, Any], draft: Draft, target: TargetFacts | None) 
         config[IDS] = list(draft.taps)
         config[NESTED] = {**config.get(NESTED, {}), "layer_ids": list(draft.taps)}
     if target is not None:
-        findings += uncaptured(draft, target)
+        findings += VLLM_0_32.uncaptured(draft, target)
     return findings
 
 
-def uncaptured(draft: Draft, target: TargetFacts) -> Iterator[Finding]:
+def _captures(release: str, draft: Draft, target: TargetFacts) -> Iterator[Finding]:
     """What the target's class cannot capture, or on some platforms only."""
     if draft.fc is None:
         return
-    taps = draft.resolved_taps(target.layers) or ()
+    taps = targets.taps_of(draft, target)
     name, where = targets.special_class(target), f"{CONFIG}: {IDS}"
     if name in targets.VLLM_CAPTURES_NOTHING:
-        message = f"vLLM 0.32's {name} says that it captures hidden states, and does not."
+        message = f"{release}'s {name} says that it captures hidden states, and does not."
         yield finding("target-captures-nothing", where, message)
     if 0 in taps and name in targets.VLLM_NO_EMBEDDING:
-        message = f"vLLM 0.32's {name} fails on a tap before its first layer."
+        message = f"{release}'s {name} fails on a tap before its first layer."
         fix = "Serve with SGLang." if name in targets.SGLANG_IDS_AS_TAPS else None
         yield finding("embedding-tap", where, message, fix=fix)
     if 0 in taps and name in targets.VLLM_SPARSE:
         message = (
-            f"vLLM 0.32's {name} fails on a tap before its first layer, unless it runs on CUDA."
+            f"{release}'s {name} fails on a tap before its first layer, unless it runs on CUDA."
         )
         yield finding("embedding-tap-depends", where, message, fix="Else serve with SGLang.")
     if 0 in taps and name in targets.VLLM_MAY_HOLD_DEEPSEEK:
         message = (
-            f"vLLM 0.32's {name} fails on a tap before its first layer if it holds Mistral Large 3."
+            f"{release}'s {name} fails on a tap before its first layer if it holds Mistral Large 3."
         )
         yield finding("embedding-tap-depends", where, message)
     if target.layers in taps and name in targets.VLLM_SPARSE:
         message = (
-            f"tap {target.layers} lies after the last layer, which vLLM 0.32's {name} never captures on CUDA "
+            f"tap {target.layers} lies after the last layer, which {release}'s {name} never captures on CUDA "
             "and ROCm."
         )
         yield finding("end-tap", where, message)
+
+
+RULES = FlatRules(
+    title="vLLM",
+    spelling=SPELLING,
+    strict=lambda _config: True,
+    powers=_powers,
+    ids=_ids,
+    blocks=_blocks,
+    remarks=(_window_of_the_target, _unknown_class, _ids_of_the_folder),
+)
+
+
+class BareLayerConfig(DecoderConfig):
+    """``transformer_layer_config`` as vLLM sees it: bare attributes, with its model code's own defaults."""
+
+    hidden_act: str
+    rms_norm_eps: float = Field(gt=0, allow_inf_nan=False)
+    max_position_embeddings: Size | None = 8192
+
+
+def _sized(keys: SpeculatorsKeys, qk_norm: bool) -> int:
+    ids = keys.eagle_aux_hidden_state_layer_ids
+    extra = keys.transformer_layer_config.get("num_aux_hidden_states")
+    return extra if isinstance(extra, int) else len(ids) if ids and qk_norm else 3
+
+
+NESTED_RULES = NestedRules(
+    title="vLLM",
+    spelling=replace(SPELLING, layer0=("layers.0.", "midlayer.")),
+    strict=lambda _config: True,
+    powers=POWERS,
+    default_type="llama",
+    absent_residual=True,
+    config_classes=False,
+    layer_config=BareLayerConfig,
+    sized_by=_sized,
+    bare_qwen3_theta=1e6,
+    qwen3_output_bias=False,
+    absent_vocabulary=True,
+    refuses_bare={
+        "bias": (None, False),
+        "eagle_config": (None,),
+        "logit_scale": (None, 1.0),
+        "num_aux_layers": (None,),
+        "qkv_bias": (None,),
+    },
+    remarks=(_window_of_the_target,),
+)
+
+
+def _is_nested(config: Mapping[str, Any]) -> bool:
+    """A folder in speculators' form has no model_type."""
+    return "speculators_model_type" in config and "model_type" not in config
+
+
+VLLM_0_32 = Release(
+    engine="vllm",
+    title="vLLM",
+    since="0.32",
+    forms=(Form(_is_nested, NESTED_RULES), Form(lambda _config: True, RULES)),
+    refuses=refuses,
+    captures=_captures,
+)

@@ -3,66 +3,57 @@
 A flat config with speculators' own keys beside it: each reader finds its own keys and ignores the rest.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from eagle3_interop.schemas.dialects import sglang, speculators, vllm
 from eagle3_interop.schemas.dialects.base import Reading, Source, TargetFacts, Wishes, Writing
 from eagle3_interop.schemas.dialects.hf import CONFIG
 from eagle3_interop.schemas.dialects.spelling import Spelling
 from eagle3_interop.schemas.dialects.writing import widen_windows, zero_biases
-from eagle3_interop.schemas.draft import Draft, Target
-from eagle3_interop.schemas.engines import targets
-from eagle3_interop.schemas.engines.powers import Powers, both, lacks
-from eagle3_interop.schemas.findings import Finding, errors, finding
+from eagle3_interop.schemas.draft import Draft, differences
+from eagle3_interop.schemas.engines import sglang, speculators, targets, vllm
+from eagle3_interop.schemas.engines.loaders import Loader
+from eagle3_interop.schemas.engines.releases import newest
+from eagle3_interop.schemas.findings import errors, finding
+from eagle3_interop.schemas.powers import Powers, both, lacks
 
 SPELLING = Spelling(roots=("",), layer0=("layers.0.",), later_norm="input_layernorm")
 
 
-def recognise(config: Mapping[str, Any]) -> str | None:
-    """Speculators' keys beside a flat config."""
-    if "speculators_model_type" in config and "num_hidden_layers" in config:
-        return "speculators' keys beside flat ones"
-    return None
+ENGINES = ("speculators", "vllm", "sglang")
+"""Who loads such a folder; the first one's reading is compared with the others'."""
+
+LOADER = Loader(
+    embeddings="either", shares_embeddings=False, strict_maps=True, attention_factor=False
+)
 
 
-def refuses(config: Mapping[str, Any]) -> str:
-    """All three do."""
-    return speculators.refuses(config) or sglang.refuses(config) or vllm.refuses(config)
+def is_for_all(config: Mapping[str, Any]) -> bool:
+    """Whether speculators' keys stand beside a flat config."""
+    return "speculators_model_type" in config and "num_hidden_layers" in config
 
 
 def read(source: Source, target: TargetFacts | None) -> Reading:
-    """Read as all three do: by speculators' keys, and an error where another finds another network."""
-    own = speculators.read(source, target)
+    """Read as all of them do: by speculators' keys, and an error where another finds another network."""
+    first, *others = (newest(engine) for engine in ENGINES)
+    own = first.read(source, target)
     found = list(own.findings)
     facts = target or targets.facts_named(own.draft)
-    for engine, layout in (("vLLM", vllm), ("SGLang", sglang)):
-        other = layout.read(source, facts)
+    for release in others:
+        other = release.read(source, facts)
         found += errors(other.findings)
-        ours, theirs = _network(own.draft), _network(other.draft)
-        differing = [
-            key for key in Draft.model_fields if getattr(ours, key) != getattr(theirs, key)
-        ]
+        differing = sorted(
+            {path.partition(".")[0] for path in differences(own.draft, other.draft, tables=False)}
+        )
         if differing:
-            message = f"{engine} and speculators find different networks in this folder: {', '.join(differing)}."
+            message = (
+                f"{release.title} and {first.title} find different networks in this folder: "
+                f"{', '.join(differing)}."
+            )
             settles = differing[0] if len(differing) == 1 else ""
             found.append(finding("readers-disagree", CONFIG, message, settled_by=settles))
     return replace(own, findings=tuple(dict.fromkeys(found)))
-
-
-def _network(draft: Draft) -> Draft:
-    """The description without what only one of the three can say."""
-    vocabulary = draft.vocabulary.model_copy(update={"embeddings": "target"})
-    target = Target(hidden_size=draft.target.hidden_size)
-    unsaid = {"target": target, "speculative_tokens": None, "trains_embeddings": False}
-    return draft.model_copy(update={**unsaid, "vocabulary": vocabulary})
-
-
-def uncaptured(draft: Draft, target: TargetFacts) -> Iterator[Finding]:
-    """What either engine's class of this target cannot capture."""
-    yield from vllm.uncaptured(draft, target)
-    yield from sglang.uncaptured(draft, target)
 
 
 def draft_class(draft: Draft, wishes: Wishes) -> Powers:

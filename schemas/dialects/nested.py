@@ -1,0 +1,222 @@
+"""Speculators' nested config, read by whoever reads it: one function, the readers' differences as data."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from eagle3_interop.schemas.dialects.base import Reading, Source, TargetFacts
+from eagle3_interop.schemas.dialects.hf import (
+    CONFIG,
+    CONFIGS,
+    DecoderConfig,
+    parse,
+    read_rope,
+    read_windows,
+    validated,
+)
+from eagle3_interop.schemas.dialects.keys import (
+    IDS,
+    LAYER,
+    SPECULATORS_READ,
+    SpeculatorsKeys,
+    carry,
+)
+from eagle3_interop.schemas.dialects.maps import resolve_map
+from eagle3_interop.schemas.dialects.reading import Reader, cannot, remarked
+from eagle3_interop.schemas.dialects.rules import NestedRules
+from eagle3_interop.schemas.draft import (
+    Draft,
+    Fc,
+    Gqa,
+    Layers,
+    Mlp,
+    Rope,
+    Target,
+    Vocabulary,
+)
+from eagle3_interop.schemas.findings import Refused
+
+
+def read_nested(source: Source, target: TargetFacts | None, rules: NestedRules) -> Reading:
+    """Read a speculators folder as a framework's own loader does.
+
+    Args:
+        source: the checkpoint.
+        target: the target's facts, where it was given.
+        rules: the framework's.
+
+    Raises:
+        Refused: the config cannot be understood at all.
+    """
+    reader = Reader(source, rules)
+    keys = validated(SpeculatorsKeys, source.config, CONFIG)
+    model_type = _layer_type(reader, keys, rules)
+    kind = CONFIGS[model_type] if rules.config_classes else rules.layer_config
+    parsed = parse(keys.transformer_layer_config, kind, LAYER, reader.add)
+    qk_norm = model_type == "qwen3"
+    width = parsed.hidden_size
+    target_width = keys.target_hidden_size or width
+    blocks = reader.blocks(target_width, rules.sized_by(keys, qk_norm))
+    ids = keys.eagle_aux_hidden_state_layer_ids
+    taps = reader.taps(ids, f"{CONFIG}: {IDS}", list, blocks)
+    if not ids and blocks == 3:
+        message = "no ids: the default triple (2, L // 2, L - 3) is fed."
+        reader.say("default-taps", f"{CONFIG}: {IDS}", message)
+    for key, default in (("norm_before_fc", False), ("fc_norm", False), ("norm_output", False)):
+        if key not in source.config:
+            reader.say(
+                "flag-default", f"{CONFIG}: {key}", f"absent: {str(default).lower()} counts."
+            )
+    vocabulary, maps = _vocabulary(reader, source.config, keys, parsed, rules)
+    # In an incomplete rope dict transformers has put its own base before the class is asked.
+    bare = not (parsed.rope_parameters or parsed.rope_scaling)
+    rope_theta = rules.bare_qwen3_theta if qk_norm and bare else 10000.0
+    rope = read_rope(parsed, LAYER, reader.add, rope_theta)
+    if rules.library_rope:
+        rope = _as_the_library_rotates(reader, rope)
+    tokens = [method.speculative_tokens for method in keys.settings.proposal_methods]
+    draft = Draft(
+        hidden_size=width,
+        target=Target(
+            name=keys.settings.verifier.name_or_path,
+            hidden_size=target_width,
+            architectures=tuple(keys.settings.verifier.architectures),
+        ),
+        taps=taps,
+        fc=Fc(
+            blocks=blocks,
+            bias=reader.bias(("fc.bias",), used=False),
+            input_norm=keys.norm_before_fc,
+            block_norms=keys.fc_norm,
+        ),
+        layers=_layers(reader, parsed, model_type, rules),
+        residual=_residual(reader, source.config, keys, rules),
+        feedback="post-norm" if keys.norm_output else "pre-norm",
+        rope=rope,
+        max_position=reader.positions(parsed.max_position_embeddings, LAYER),
+        vocabulary=vocabulary,
+        dtype=reader.dtype(),
+        speculative_tokens=next(iter(tokens), None),
+        trains_embeddings=keys.embed_requires_grad,
+    )
+    extras = carry(source.config, rules.title, SPECULATORS_READ, reader.add)
+    if rules.refuses_bare is not None:
+        _refuse_bare_keys(reader, keys, rules.refuses_bare)
+    reader.findings += cannot(draft, rules.powers[qk_norm])
+    reading = Reading(
+        draft, reader.names, tuple(reader.unused), maps, tuple(reader.findings), extras
+    )
+    return remarked(reading, source, target, rules)
+
+
+def _layer_type(reader: Reader, keys: SpeculatorsKeys, rules: NestedRules) -> str:
+    model_type = keys.transformer_layer_config.get("model_type")
+    if model_type is None:
+        message = f"absent: {rules.title} takes {rules.default_type}."
+        reader.say("layer-type-default", f"{LAYER}: model_type", message)
+        return rules.default_type
+    if model_type not in ("llama", "qwen3"):
+        message = f"{rules.title} builds llama and qwen3 layers, not {model_type!r}."
+        reader.say("layer-type", f"{LAYER}: model_type", message)
+        raise Refused(reader.findings)
+    return str(model_type)
+
+
+def _residual(
+    reader: Reader, config: Mapping[str, Any], keys: SpeculatorsKeys, rules: NestedRules
+) -> Literal["raw", "normed"]:
+    if "norm_before_residual" in config:
+        return "normed" if keys.norm_before_residual else "raw"
+    chosen, other = ("normed", "raw") if rules.absent_residual else ("raw", "normed")
+    message = (
+        f"absent: {rules.title} adds the {chosen} hidden state, its counterpart the {other} one."
+    )
+    reader.say("residual-default", f"{CONFIG}: norm_before_residual", message)
+    return "normed" if rules.absent_residual else "raw"
+
+
+def _layers(reader: Reader, parsed: DecoderConfig, model_type: str, rules: NestedRules) -> Layers:
+    count = reader.layers(parsed.num_hidden_layers)
+    qk_norm = model_type == "qwen3"
+    # Where the keys are taken bare, no config class clears an unused sliding_window.
+    windows = read_windows(
+        parsed,
+        count,
+        model_type if rules.config_classes else "",
+    )
+    attends = parsed.attention_bias
+    output = attends and (rules.qwen3_output_bias or not qk_norm)
+    qkv = ("q_proj.bias", "k_proj.bias", "v_proj.bias")
+    mlp = ("gate_proj.bias", "up_proj.bias", "down_proj.bias")
+    return Layers(
+        count=count,
+        attention=Gqa(
+            heads=parsed.num_attention_heads,
+            kv_heads=parsed.kv_heads,
+            head_dim=parsed.head_size,
+            qk_norm=qk_norm,
+            qkv_bias=reader.bias(qkv, attends),
+            output_bias=reader.bias(("o_proj.bias",), output),
+        ),
+        mlp=Mlp(
+            width=parsed.intermediate_size,
+            activation=reader.activation(parsed.hidden_act, LAYER),
+            bias=reader.bias(mlp, parsed.mlp_bias and not qk_norm),
+        ),
+        norm_eps=parsed.rms_norm_eps,
+        windows=windows,
+    )
+
+
+def _vocabulary(
+    reader: Reader,
+    config: Mapping[str, Any],
+    keys: SpeculatorsKeys,
+    parsed: DecoderConfig,
+    rules: NestedRules,
+) -> tuple[Vocabulary, dict[str, Any]]:
+    size = keys.draft_vocab_size
+    if "draft_vocab_size" not in config:
+        size = parsed.vocab_size if rules.absent_vocabulary else size
+        message = f"absent: {rules.title}'s own default {size} counts."
+        reader.say("class-default", f"{CONFIG}: draft_vocab_size", message)
+    mapped, maps = resolve_map(reader, size, parsed.vocab_size, trainer_sorts=rules.sorts_maps)
+    own = "embed_tokens.weight" in reader.names
+    if not own:
+        message = "absent: vLLM shares the target's table, the library leaves it uninitialised."
+        reader.say("target-embeddings", "embed_tokens.weight", message)
+    vocabulary = Vocabulary(
+        target_size=parsed.vocab_size,
+        draft_size=size,
+        mapped=mapped,
+        embeddings="own" if own else "target",
+    )
+    return vocabulary, maps
+
+
+def _as_the_library_rotates(reader: Reader, rope: Rope) -> Rope:
+    """Rope without what transformers' llama and qwen3 layers never read.
+
+    A plain rotation is of whole heads; a scaled one sizes its frequencies by ``partial_rotary_factor``.
+    """
+    scaled = rope.scaling is not None
+    if rope.partial != 1.0 and not scaled:
+        message = "the library's llama and qwen3 layers rotate whole heads and never read it."
+        reader.say("partial-rotary-unread", f"{LAYER}: partial_rotary_factor", message)
+    if rope.mrope_sections is not None:
+        message = "the library's layers rotate by one position and never read it; vLLM does."
+        reader.say("mrope-unread", f"{LAYER}: mrope_section", message)
+        numbers = rope.parameters if rope.scaling else {}
+        rope = rope.model_copy(update={"mrope_sections": None, "parameters": numbers})
+    return rope if scaled else rope.model_copy(update={"partial": 1.0})
+
+
+def _refuse_bare_keys(
+    reader: Reader, keys: SpeculatorsKeys, refused: Mapping[str, tuple[object, ...]]
+) -> None:
+    """Keys that the framework finds in the decoder's own, and that change what it computes."""
+    layer = keys.transformer_layer_config
+    uncovered = [key for key in (IDS, "target_hidden_size") if not getattr(keys, key)]
+    for key, neutral in {**refused, **dict.fromkeys(uncovered, (None,))}.items():
+        if layer.get(key) not in neutral:
+            message = f"{layer[key]!r}: {reader.engine} hands the decoder's keys on as they are, and reads this one."
+            reader.say("unsupported-key", f"{LAYER}: {key}", message)

@@ -1,0 +1,85 @@
+"""A release: what an engine of one version makes of a folder and of a target, as data."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from eagle3_interop.schemas.dialects.base import Reading, Source, TargetFacts
+from eagle3_interop.schemas.dialects.flat import read_flat
+from eagle3_interop.schemas.dialects.nested import read_nested
+from eagle3_interop.schemas.dialects.rules import FlatRules, NestedRules
+from eagle3_interop.schemas.draft import Draft
+from eagle3_interop.schemas.engines.loaders import Loader
+from eagle3_interop.schemas.findings import Finding
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form of folder that a release reads.
+
+    Attributes:
+        accepts: from config.json, whether a folder has this form.
+        rules: how it is read.
+    """
+
+    accepts: Callable[[Mapping[str, Any]], bool]
+    rules: FlatRules | NestedRules
+
+
+@dataclass(frozen=True)
+class Release:
+    """One engine over a range of its versions: another version is `dataclasses.replace` of it.
+
+    Attributes:
+        engine: its name in commands.
+        title: its name for people.
+        since: the first version of the range; messages name it.
+        until: the last, None while it is the newest.
+        forms: what it reads; the first that accepts a folder counts, else the last.
+        refuses: from config.json, why it would not start at all; empty where it would, rightly or not.
+        captures: from the release's name, a draft and its target: what the target's class cannot hand over.
+        loader: what its loader does with a folder, whatever the network.
+        serves: it serves drafts; a library that only trains and loads them does not.
+        files_of_transformers: it looks for weight files by transformers' own names alone.
+    """
+
+    engine: str
+    title: str
+    since: str
+    forms: tuple[Form, ...]
+    refuses: Callable[[Mapping[str, Any]], str]
+    captures: Callable[[str, Draft, TargetFacts], Iterator[Finding]]
+    until: str | None = None
+    loader: Loader = field(default_factory=Loader)
+    serves: bool = True
+    files_of_transformers: bool = False
+
+    @property
+    def name(self) -> str:
+        """The engine and the version, for messages."""
+        return f"{self.title} {self.since}"
+
+    @property
+    def possessive(self) -> str:
+        """Its title in the genitive."""
+        return f"{self.title}'" if self.title.endswith("s") else f"{self.title}'s"
+
+    def read(self, source: Source, target: TargetFacts | None) -> Reading:
+        """Read a folder as this release does.
+
+        Args:
+            source: the checkpoint.
+            target: the target's facts, where it was given.
+
+        Raises:
+            Refused: the config cannot be understood at all.
+        """
+        fitting = (form for form in self.forms if form.accepts(source.config))
+        rules = next(fitting, self.forms[-1]).rules
+        if isinstance(rules, NestedRules):
+            return read_nested(source, target, rules)
+        return read_flat(source, target, rules)
+
+    def uncaptured(self, draft: Draft, target: TargetFacts) -> Iterator[Finding]:
+        """What this target's class in the engine cannot hand over of what the draft taps."""
+        return self.captures(self.name, draft, target)
