@@ -19,6 +19,7 @@ from eagle3_interop.convert.decide.recognition import (
     recall_tokens,
     refuse_model,
 )
+from eagle3_interop.convert.decide.training import as_trained
 from eagle3_interop.convert.read.checkpoint import Checkpoint, open_checkpoint
 from eagle3_interop.convert.read.folders import check_links, local_path
 from eagle3_interop.convert.read.same_values import same_values
@@ -66,6 +67,7 @@ class Conversion:
             "source": {"layout": self.loaded.layout, "path": self.loaded.checkpoint.path},
             "output": {"layout": self.destination, "path": output},
             "draft": self.fitted.draft.model_dump(mode="json"),
+            "trainer": self.loaded.trainer and self.loaded.trainer.report(),
             "findings": [item.model_dump() for item in said],
             "tensors": _table(self.loaded, self.fitted),
         }
@@ -118,6 +120,7 @@ def load(
     refuse_model(checkpoint)
     for_all = shared and layout == "auto" and is_for_all(checkpoint.config)
     beside = left_beside(checkpoint)
+    named = layout != "auto"
     layout, said = layout_of(checkpoint, layout, beside)
     target = None
     if options.target is not None:
@@ -126,6 +129,12 @@ def load(
     reading = readable("universal" if for_all else layout).read(checkpoint, facts)
     if facts is not None:
         reading = with_target(reading, facts)
+    trainer = None
+    if not beside:  # what this tool wrote says all that it was trained as
+        reading, trainer, told = as_trained(
+            checkpoint, reading, options.trainer, served_is_meant=named
+        )
+        said += told
     reading = apply(reading, options.taps, options.sets or {})
     reading, borrowed = _share_head(recall_tokens(reading, beside), target)
     found = [*checkpoint.findings, *said, *_code_left(checkpoint), *reading.findings, *borrowed]
@@ -135,7 +144,7 @@ def load(
     reading = replace(reading, findings=tuple(found))
     if any(not (diagnosing and item.row.answered_by_search) for item in errors(found)):
         raise Refused(reading.findings)
-    loaded = Loaded(checkpoint, layout, reading, target, facts)
+    loaded = Loaded(checkpoint, layout, reading, target, facts, trainer=trainer)
     return _compare_embeddings(loaded) if weights else loaded
 
 
@@ -351,6 +360,7 @@ def _provenance(conversion: Conversion, options: Options) -> dict[str, Any]:
             "target_name": options.target_name,
         },
         "draft": report["draft"],
+        "trainer": report["trainer"],
         "tensors": report["tensors"],
         "findings": report["findings"],
     }

@@ -54,6 +54,15 @@ TargetOpt = Annotated[
 ]
 
 
+TrainerOpt = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Read the draft as this trainer's code computes it; 'none': as engines serve it.",
+    ),
+]
+
+
 @app.callback()
 def _everywhere(version: VersionFlag = False) -> None:
     """Move EAGLE-3 drafts between speculators, SGLang and vLLM, exactly or not at all."""
@@ -82,6 +91,7 @@ def _conversion(layout: str, destination: str) -> Callable[..., None]:
             list[str] | None,
             typer.Option("--set", metavar="KEY=VALUE", help="Overrule the description."),
         ] = None,
+        trainer: TrainerOpt = None,
         dtype: Annotated[Dtype | None, typer.Option(help="Cast the weights.")] = None,
         max_shard_size: Annotated[
             str, typer.Option(metavar="SIZE", help="Split new files beyond it.")
@@ -110,13 +120,22 @@ def _conversion(layout: str, destination: str) -> Callable[..., None]:
                 "source": {"layout": layout, "path": source},
                 "output": {"layout": destination, "path": str(output)},
                 "draft": None,
+                "trainer": None,
                 "findings": [item.model_dump() for item in found],
                 "tensors": [],
             }
 
         with console.outcomes(refused):
             options = _options(
-                target, target_name, stock, taps, sets, dtype, max_shard_size, canonical_names
+                target,
+                target_name,
+                stock,
+                taps,
+                sets,
+                trainer,
+                dtype,
+                max_shard_size,
+                canonical_names,
             )
             _convert(
                 console,
@@ -158,6 +177,7 @@ def _options(
     stock: bool,
     taps: str | None,
     sets: list[str] | None,
+    trainer: str | None,
     dtype: Dtype | None,
     max_shard_size: str,
     canonical_names: bool,
@@ -171,6 +191,7 @@ def _options(
         stock=stock,
         taps=None if taps is None else parse_taps(taps),
         sets=parse_sets(sets or []),
+        trainer=trainer,
         dtype=None if dtype is None else dtype_named(dtype),
         max_shard_bytes=parse_size(max_shard_size),
         canonical_names=canonical_names,
@@ -243,6 +264,7 @@ def _convert(
 def inspect(
     source: SourceArg,
     target: TargetOpt = None,
+    trainer: TrainerOpt = None,
     json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
@@ -257,6 +279,7 @@ def inspect(
             "status": "refused",
             "source": {"layout": None, "path": source},
             "draft": None,
+            "trainer": None,
             "findings": [item.model_dump() for item in found],
             "engines": {},
         }
@@ -265,7 +288,13 @@ def inspect(
         from eagle3_interop.convert import api
         from eagle3_interop.convert.decide import inspection
 
-        loaded = api.load(source, "auto", api.Options(target=target), weights=False, shared=False)
+        loaded = api.load(
+            source,
+            "auto",
+            api.Options(target=target, trainer=trainer),
+            weights=False,
+            shared=False,
+        )
         engines = inspection.engines(loaded)
         draft = loaded.reading.draft
         console.result(f"{source}: {loaded.layout} layout")
@@ -285,6 +314,7 @@ def inspect(
                 "status": "ok",
                 "source": {"layout": loaded.layout, "path": source},
                 "draft": draft.model_dump(mode="json"),
+                "trainer": loaded.trainer and loaded.trainer.report(),
                 "findings": [item.model_dump() for item in loaded.reading.findings],
                 "engines": engines,
             }

@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from eagle3_interop.convert import api
 from eagle3_interop.convert.console import Console
 from eagle3_interop.convert.decide import inspection
 from eagle3_interop.convert.serve import command
 from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage, errors
+from eagle3_interop.schemas.registry import serving
 
 
 def show(
@@ -58,11 +59,8 @@ def _launch_lines(conversion: api.Conversion, output: Path, *, written: bool) ->
     theirs = target.text_config if target else None
     options = api.Options(target=target.path if target else None)
     again = cache(lambda: api.load(place, "auto", options, weights=False))
-    by_destination: dict[str, tuple[command.Engine, ...]] = {
-        "sglang": ("sglang",),
-        "universal": ("vllm", "sglang"),
-    }
-    for engine in by_destination.get(conversion.destination, ("vllm",)):
+    engines = cast("tuple[command.Engine, ...]", serving(conversion.destination))
+    for engine in engines:
         wanted = command.Serving(
             engine,
             config,

@@ -19,7 +19,6 @@ from transformers.utils import logging
 
 from eagle3_interop.convert import api
 from eagle3_interop.convert.decide import inspection
-from eagle3_interop.convert.serve import command
 from eagle3_interop.convert.write.stream import sha256_of
 from eagle3_interop.recipes.publish.hub import Place
 from eagle3_interop.recipes.publish.publication import push
@@ -97,9 +96,7 @@ def rows(workspace: Path) -> Iterator[Row]:
             ours, theirs = (api.load(str(path), "auto", OPTIONS) for path in (source, back))
             kept = len({sha256_of(path / "model.safetensors") for path in (source, there)}) == 1
             changed = sum(bool(output.note) for output in conversion.fitted.outputs)
-            plugin = (
-                command.needs_plugin(conversion.fitted.writing.config) and destination != "vllm"
-            )
+            plugin = conversion.fitted.writing.plugin
             yield Row(
                 source.name,
                 destination,

@@ -17,6 +17,7 @@ class Options:
         stock: refuse what needs the SGLang plugin.
         taps: the order in which the trainer concatenated fc's features.
         sets: dotted path of the description to value.
+        trainer: who trained the draft: its network as trained counts; ``none`` for what is served.
         dtype: cast the weights; None keeps them.
         max_shard_bytes: split files that are written anew beyond this size.
         canonical_names: rename also what the destination would accept.
@@ -28,6 +29,7 @@ class Options:
     stock: bool = False
     taps: tuple[int, ...] | None = None
     sets: Mapping[str, Any] | None = None
+    trainer: str | None = None
     dtype: str | None = None
     max_shard_bytes: int = SHARD_BYTES
     canonical_names: bool = False

@@ -123,3 +123,10 @@ def serving(name: str) -> tuple[str, ...]:
         # vLLM reads speculators' own form too.
         return tuple(named) or ("vllm",)
     return (DIALECTS[name].engine,) if name in DIALECTS else ()
+
+
+def library(name: str) -> str:
+    """The library under which the Hub lists a folder of this dialect or destination."""
+    if name in DESTINATIONS:
+        return DESTINATIONS[name].library
+    return DIALECTS[name].engine if name in DIALECTS else "vllm"

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from eagle3_interop.convert.decide.training import Trained
 from eagle3_interop.convert.read.checkpoint import Checkpoint
 from eagle3_interop.convert.read.stored import Stored
 from eagle3_interop.convert.read.target_tables import TargetCheckpoint
@@ -20,6 +21,7 @@ class Loaded:
         facts: what the target's config says.
         own_embeddings: True, the stored table differs from the target's; False, it is the target's
             (or there is none); None, nobody knows.
+        trainer: who trained it, and what became of that, where its folder tells.
         exchanged: the two halves of what layer 0 takes stand in the file in the other order than every
             framework feeds them (`eagle3-diagnose --write` finds out).
     """
@@ -30,6 +32,7 @@ class Loaded:
     target: TargetCheckpoint | None = None
     facts: TargetFacts | None = None
     own_embeddings: bool | None = None
+    trainer: Trained | None = None
     exchanged: bool = False
 
     def stored(self, canonical: str) -> Stored:

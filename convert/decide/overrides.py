@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from eagle3_interop.convert.read.strict_json import loads
 from eagle3_interop.schemas.dialects.base import Reading
 from eagle3_interop.schemas.draft import Draft
-from eagle3_interop.schemas.findings import Finding, Usage, finding
+from eagle3_interop.schemas.findings import Usage, finding
 
 _MOST_LAYERS = 10_000
 
@@ -102,31 +102,47 @@ def apply(reading: Reading, taps: tuple[int, ...] | None, sets: Mapping[str, Any
     if taps is None and not sets:
         return reading
     data = reading.draft.model_dump()
-    said: list[Finding] = []
-    for path, value in sets.items():
-        said.append(finding("set-by-user", path, f"{_old(data, path)!r} became {value!r}."))
-        _put(data, path, value)
+    said = [
+        finding("set-by-user", path, f"{value_at(data, path)!r} became {value!r}.")
+        for path, value in sets.items()
+    ]
     if taps is not None:
         said.append(finding("set-by-user", "taps", f"{data['taps']!r} became {list(taps)}."))
-        data["taps"] = taps
-    _fit_windows(data["layers"], sets)
+    draft = with_values(reading.draft, sets if taps is None else {**sets, "taps": taps})
+    settled = {*sets, *(("taps",) if taps is not None else ())}
+    kept = [item for item in reading.findings if not _settles(settled, item.settled_by)]
+    return replace(reading, draft=draft, findings=(*kept, *said))
+
+
+def with_values(draft: Draft, values: Mapping[str, Any]) -> Draft:
+    """The description with other values.
+
+    Args:
+        draft: the description.
+        values: dotted path to value.
+
+    Raises:
+        Usage: a value that the description cannot hold.
+    """
+    data = draft.model_dump()
+    for path, value in values.items():
+        _put(data, path, value)
+    _fit_windows(data["layers"], values)
     try:
-        draft = Draft.model_validate(data)
+        return Draft.model_validate(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         problem = first["msg"].removeprefix("Value error, ")
         raise Usage(f"--taps/--set: {where}: {problem}".replace(": :", ":")) from None
-    settled = {*sets, *(("taps",) if taps is not None else ())}
-    kept = [item for item in reading.findings if not _settles(settled, item.settled_by)]
-    return replace(reading, draft=draft, findings=(*kept, *said))
 
 
 def _settles(paths: set[str], wanted: str) -> bool:
     return bool(wanted) and any(path == wanted or path.startswith(f"{wanted}.") for path in paths)
 
 
-def _old(data: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401 - whatever stands there
+def value_at(data: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401 - whatever stands there
+    """What stands at a dotted path; None where nothing does."""
     value: Any = data
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None

@@ -17,6 +17,7 @@ from eagle3_interop.convert.read.safetensors_file import Header, decode, parse_h
 from eagle3_interop.convert.read.stored import Stored
 from eagle3_interop.convert.read.strict_json import MAX_JSON_BYTES, parse_object
 from eagle3_interop.schemas.dialects.base import TensorHeader
+from eagle3_interop.schemas.engines.releases import RELEASES, newest
 from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, finding, refusal
 
 SAFETENSORS_INDEX = "model.safetensors.index.json"
@@ -224,11 +225,11 @@ def by_transformers(folder: Folder, *, partial: bool = False) -> list[str]:
     return []
 
 
-def _by_engines(folder: Folder, engine: str) -> list[str]:
-    """The weight files that vLLM and SGLang take (``DefaultModelLoader._prepare_weights``)."""
+def _by_engine(folder: Folder, *, consolidated_first: bool) -> list[str]:
+    """The weight files that a serving engine takes (``DefaultModelLoader._prepare_weights``)."""
     names = sorted(fnmatch.filter(folder.sizes, "*.safetensors"))
     consolidated = fnmatch.filter(names, "consolidated*")
-    if engine == "vLLM" and consolidated:
+    if consolidated_first and consolidated:
         return consolidated
     weight_map = read_index(folder, SAFETENSORS_INDEX) if names else None
     if weight_map is not None:
@@ -239,7 +240,11 @@ def _by_engines(folder: Folder, engine: str) -> list[str]:
 
 def _require_one_choice(folder: Folder, config: Mapping[str, Any], names: list[str]) -> None:
     """Refuse a folder from which frameworks load different files: each would run another network."""
-    choices = {engine: _by_engines(folder, engine) for engine in ("vLLM", "SGLang")}
+    served = [release for release in map(newest, RELEASES) if release.serves]
+    choices = {
+        release.title: _by_engine(folder, consolidated_first=release.consolidated_first)
+        for release in sorted(served, key=lambda one: one.title, reverse=True)
+    }
     if "speculators_model_type" in config:
         choices["transformers"] = by_transformers(folder)
     if all(choice in ([], names) for choice in choices.values()):

@@ -22,6 +22,7 @@ _COMMANDS: dict[Engine, Callable[[Serving], Command]] = {
     "vllm": vllm_command,
     "sglang": sglang_command,
 }
+_RULES = {"vllm": judge_vllm, "sglang": judge_sglang}
 
 
 def command(serving: Serving) -> Command:
@@ -58,7 +59,7 @@ def judge(
         Usage: the command cannot be split, or a JSON in it not be read.
     """
     launch = Launch(engine, arguments, config, checkpoint, target_config, target)
-    rules = judge_vllm if engine == "vllm" else judge_sglang
+    rules = _RULES[engine]
     try:
         return [
             *_judge_file(launch),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from eagle3_interop.schemas.draft import MOST_DRAFTED
+from eagle3_interop.schemas.engines.releases import newest
 from eagle3_interop.schemas.findings import Usage
 
 Engine = Literal["vllm", "sglang"]
@@ -51,8 +52,9 @@ class Serving:
         counts = (self.num_draft_tokens, self.topk)
         if not all(1 <= count <= MOST_DRAFTED for count in counts):
             raise Usage(f"--num-draft-tokens and --topk count from 1 to {MOST_DRAFTED}.")
-        if self.engine == "vllm" and (self.topk > 1 or self.draft_tokens is not None):
-            raise Usage("vLLM drafts chains only: leave --topk at 1.")
+        release = newest(self.engine)
+        if not release.trees and (self.topk > 1 or self.draft_tokens is not None):
+            raise Usage(f"{release.title} drafts chains only: leave --topk at 1.")
         return self
 
 

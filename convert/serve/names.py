@@ -5,15 +5,14 @@ from collections.abc import Iterable, Iterator
 
 from eagle3_interop.convert.read.folders import local_folder
 from eagle3_interop.convert.serve.parse import Launch, named, same_place
+from eagle3_interop.schemas.engines.releases import newest
 from eagle3_interop.schemas.findings import Finding, finding
 from eagle3_interop.schemas.hub import is_hub_id
-
-ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
 
 
 def judge_flags(launch: Launch) -> Iterator[Finding]:
     """Flags that the engine's own parser does not take; argparse reads an unmistakable beginning as the whole."""
-    who = f"{ENGINES[launch.engine]} {launch.known.release}"
+    who = f"{newest(launch.engine).title} {launch.known.release}"
     for written in dict.fromkeys(launch.parsed[0]):
         name = _normal(written)
         meant = launch.known.meant(name)
@@ -40,7 +39,8 @@ def _runs_together(launch: Launch, name: str) -> bool:
     """``-O3``, and a short flag with its value behind it: ``-q8``."""
     if name.startswith("--"):
         return False
-    return (launch.engine == "vllm" and name.startswith("-O")) or name[:2] in launch.known.values
+    joined = newest(launch.engine).joined_flags
+    return name.startswith(joined) or name[:2] in launch.known.values
 
 
 def judge_settings(launch: Launch, keys: Iterable[str]) -> Iterator[Finding]:

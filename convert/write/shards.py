@@ -10,6 +10,7 @@ from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.read.checkpoint import Checkpoint
 from eagle3_interop.convert.write.plan import Copy, Output, Taken, Written
 from eagle3_interop.schemas.options import SHARD_BYTES
+from eagle3_interop.schemas.registry import DESTINATIONS
 
 
 def weight_files(
@@ -41,8 +42,8 @@ def _unchanged(
     header = checkpoint.headers.get(path.name)
     if header is None:
         return False
-    if destination in ("speculators", "universal") and header.metadata.get("format") != "pt":
-        # transformers refuses a file that does not say which library wrote it.
+    wants_format = DESTINATIONS[destination].loader.wants_format
+    if wants_format and header.metadata.get("format") != "pt":
         return False
     kept = {
         output.name

@@ -213,12 +213,13 @@ def _check_verifier(config: Mapping[str, Any], provenance: Mapping[str, Any]) ->
     name = verifier(config)
     if name is None:
         return []
-    where = "config.json: speculators_config.verifier.name_or_path"
+    key = "speculators_config.verifier.name_or_path"
+    where = f"config.json: {key}"
     fix = "Convert again with --target-name ORG/NAME, the target's Hub id, and validate that."
     if not is_hub_id(name):
         message = f"{name!r} is not a Hub id, and whoever loads this draft has no such folder."
         return [refusal("local-path", where, message, fix)]
-    if "verifier-name" in [one["code"] for one in provenance.get("findings", [])]:
+    if any(one["where"] == key for one in provenance.get("findings", [])):
         message = f"{name!r} was given as a folder, however much it looks like a Hub id."
         return [refusal("local-path", where, message, fix)]
     if Path(name).exists():

@@ -5,8 +5,9 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from eagle3_interop.recipes.publish.section import ENGINES, Facts, rates, section
+from eagle3_interop.recipes.publish.section import Facts, rates, section
 from eagle3_interop.schemas.findings import refusal
+from eagle3_interop.schemas.registry import library, serving
 from eagle3_interop.schemas.report import AcceptanceReport
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ _NO_METADATA = "---\n{}\n---\n"
 # Of the source's card, what stays true of the same weights in another layout.
 _PASSED_ON = ("license", "license_name", "license_link", "language", "datasets")
 _TAGS = ("speculative-decoding", "eagle3", "eagle3-interop")
-_LIBRARIES = {"speculators": "speculators", "universal": "speculators", "sglang": "sglang"}
 
 
 def make_card(facts: Facts, existing: Sequence[str] = ()) -> "ModelCard":
@@ -84,12 +84,10 @@ def _describe(card: "ModelCard", facts: Facts) -> None:
         if data.get(key) is None and facts.source.get(key) is not None:
             data[key] = facts.source[key]
     if not data.get("library_name"):
-        data["library_name"] = _LIBRARIES.get(facts.layout, "vllm")
+        data["library_name"] = library(facts.layout)
     if not data.get("pipeline_tag"):
         data["pipeline_tag"] = "text-generation"
-    data["tags"] = list(
-        dict.fromkeys([*(data.get("tags") or []), *_TAGS, *ENGINES.get(facts.layout, ())])
-    )
+    data["tags"] = list(dict.fromkeys([*(data.get("tags") or []), *_TAGS, *serving(facts.layout)]))
     _evaluate(data, facts)
 
 

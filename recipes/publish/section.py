@@ -8,23 +8,14 @@ from typing import Any, cast
 from eagle3_interop.convert.serve import command
 from eagle3_interop.recipes.publish.bundle import target_id
 from eagle3_interop.recipes.publish.markdown import block, code, plain, table, word
+from eagle3_interop.schemas.engines.releases import RELEASES, newest
 from eagle3_interop.schemas.findings import Finding
 from eagle3_interop.schemas.hub import is_hub_id
+from eagle3_interop.schemas.registry import DIALECTS, serving
 from eagle3_interop.schemas.report import AcceptanceReport, Report
 
 PLOT = "eagle3_acceptance.png"
 TARGET = "TARGET"
-
-NAMES = {"vllm": "vLLM", "sglang": "SGLang", "speculators": "speculators"}
-OWNERS = {"vllm": "vLLM's", "sglang": "SGLang's", "speculators": "speculators'"}
-
-# Which engines run a folder in each layout as it is.
-ENGINES: dict[str, tuple[command.Engine, ...]] = {
-    "universal": ("vllm", "sglang"),
-    "speculators": ("vllm",),
-    "vllm": ("vllm",),
-    "sglang": ("sglang",),
-}
 
 
 @dataclass(frozen=True)
@@ -95,7 +86,7 @@ def section(facts: Facts, base_model: object = None) -> str:
 def _written(layout: str) -> str:
     if layout == "universal":
         return "one folder that vLLM, SGLang and speculators load to the same network"
-    return f"written in {OWNERS.get(layout) or plain(layout)} layout"
+    return f"written in {_owner(layout)} layout"
 
 
 def _acceptance(facts: Facts) -> list[str]:
@@ -119,23 +110,30 @@ def _acceptance(facts: Facts) -> list[str]:
 def _serving(facts: Facts, target: str) -> list[str]:
     parts = ["### Serve"]
     as_is = (facts.report.environment.get("draft") or {}).get("as_is") or {}
-    for engine in cast("tuple[command.Engine, ...]", ("vllm", "sglang")):
-        reads = engine in ENGINES.get(facts.layout, ())
+    engines = [name for name in ("vllm", *RELEASES) if newest(name).serves]
+    for engine in cast("list[command.Engine]", list(dict.fromkeys(engines))):
+        reads = engine in serving(facts.layout)
         if reads and as_is.get(engine, "same") == "same":
-            parts += [f"{NAMES[engine]}:", block(_launch(facts, engine, target))]
+            parts += [f"{newest(engine).title}:", block(_launch(facts, engine, target))]
             continue
         why = "does not run this very folder" if reads else "reads another layout"
-        known = facts.layout in ENGINES and facts.layout != "universal"
+        known = facts.layout in DIALECTS
         source = facts.layout if known else "auto"
         words = [f"{source}-to-{engine}", facts.repo_id, f"{engine}-draft"]
         convert = f"eagle3-convert {shlex.join(words)} --target {shlex.quote(target)}"
-        parts += [f"{NAMES[engine]} {why}:", block(convert)]
+        parts += [f"{newest(engine).title} {why}:", block(convert)]
     return parts
+
+
+def _owner(layout: object) -> str:
+    """Whose layout it is."""
+    known = DIALECTS.get(layout) if isinstance(layout, str) else None
+    return known.possessive if known else plain(layout)
 
 
 def _launch(facts: Facts, engine: command.Engine, target: str) -> str:
     measured = facts.report.acceptance
-    shape = measured.tree if measured and engine == "sglang" else None
+    shape = measured.tree if measured and newest(engine).trees else None
     theirs = facts.report.environment.get("target") or {}
     known = theirs if theirs.get("dtype") else None
     steps, topk, tokens = shape or (facts.tokens, 1, None)
@@ -150,7 +148,7 @@ def _conversion(facts: Facts) -> list[str]:
     if not isinstance(source, Mapping) or not isinstance(tool, Mapping):
         return []
     revision = f" at revision {code(source['revision'])}" if source.get("revision") else ""
-    owner = OWNERS.get(str(source.get("layout"))) or plain(source.get("layout"))
+    owner = _owner(source.get("layout"))
     text = (
         f"Converted from {code(_name(source))}{revision} ({owner} layout) "
         f"by {plain(tool.get('name'))} {plain(tool.get('version'))}; digests of the source are in "

@@ -14,6 +14,17 @@ CODES: dict[str, Code] = {
         "No sign of a layout that this tool knows.",
         "Name the layout: speculators-to-..., sglang-to-... or vllm-to-....",
     ),
+    # Who trained it.
+    "trained-otherwise": Code(
+        "error",
+        "The code that trained this draft computed another network than the engines do from its folder.",
+        "--trainer NAME converts what was trained, --trainer none what is served.",
+    ),
+    "read-as-trained": Code(
+        "note",
+        "The draft was read as the code that trained it computes it, which is not what engines make of its "
+        "folder.",
+    ),
     "recognised": Code("note", "The layout that auto found, and by which sign."),
     # Kinds of drafts that are recognised, and not carried yet.
     "quantised-draft": Code(

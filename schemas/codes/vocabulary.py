@@ -94,7 +94,7 @@ CODES: dict[str, Code] = {
     ),
     "embeddings-need-target": Code(
         "error",
-        "The embedding table is the target's, and speculators 0.9 on transformers 5 leaves an absent one "
+        "The embedding table is the target's, and the speculators library leaves an absent one "
         "uninitialised instead of loading the verifier's.",
         "Give --target, and the table is taken from there.",
     ),

@@ -14,6 +14,7 @@ class Loader:
         shares_embeddings: takes the target's table where the file has none; else that stays uninitialised.
         strict_maps: needs d2t ascending and int64, and t2d beside it as bool.
         attention_factor: reads yarn's ``attention_factor``, and takes an ``mscale`` of zero for none.
+        wants_format: refuses a file that does not say which library wrote it (transformers).
         shares_pages: serves, and may share the KV cache's pages between draft and target.
     """
 
@@ -21,4 +22,5 @@ class Loader:
     shares_embeddings: bool = True
     strict_maps: bool = False
     attention_factor: bool = True
+    wants_format: bool = False
     shares_pages: bool = True

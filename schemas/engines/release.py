@@ -40,7 +40,10 @@ class Release:
         captures: from the release's name, a draft and its target: what the target's class cannot hand over.
         loader: what its loader does with a folder, whatever the network.
         serves: it serves drafts; a library that only trains and loads them does not.
+        trees: it drafts trees as well as chains.
         files_of_transformers: it looks for weight files by transformers' own names alone.
+        consolidated_first: of safetensors files it takes Mistral's ``consolidated*`` before all others.
+        joined_flags: short flags that take their value without a space and are in no list of its parser.
     """
 
     engine: str
@@ -52,7 +55,10 @@ class Release:
     until: str | None = None
     loader: Loader = field(default_factory=Loader)
     serves: bool = True
+    trees: bool = False
     files_of_transformers: bool = False
+    consolidated_first: bool = False
+    joined_flags: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -293,5 +293,6 @@ SGLANG_0_5_23 = Release(
     forms=(Form(lambda _config: True, RULES),),
     refuses=refuses,
     captures=_captures,
+    trees=True,
     loader=Loader(embeddings="replaced", attention_factor=False),
 )

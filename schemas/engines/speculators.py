@@ -110,7 +110,7 @@ SPECULATORS_0_9 = Release(
     forms=(Form(lambda _config: True, RULES),),
     refuses=refuses,
     captures=_captures,
-    loader=Loader(shares_embeddings=False, strict_maps=True, shares_pages=False),
+    loader=Loader(shares_embeddings=False, strict_maps=True, wants_format=True, shares_pages=False),
     serves=False,
     files_of_transformers=True,
 )

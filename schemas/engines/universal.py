@@ -25,7 +25,11 @@ ENGINES = ("speculators", "vllm", "sglang")
 """Who loads such a folder; the first one's reading is compared with the others'."""
 
 LOADER = Loader(
-    embeddings="either", shares_embeddings=False, strict_maps=True, attention_factor=False
+    embeddings="either",
+    shares_embeddings=False,
+    strict_maps=True,
+    attention_factor=False,
+    wants_format=True,
 )
 
 

@@ -295,4 +295,6 @@ VLLM_0_32 = Release(
     forms=(Form(_is_nested, NESTED_RULES), Form(lambda _config: True, RULES)),
     refuses=refuses,
     captures=_captures,
+    consolidated_first=True,
+    joined_flags=("-O",),
 )

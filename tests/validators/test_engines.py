@@ -48,7 +48,7 @@ class LLM:
         json.dump({"argv": arguments.argv, "pid": os.getpid(), "env": dict(os.environ)},
                   open(os.environ["FAKE_ENGINE"] + ".seen", "w"))
         if told.get("crash"):
-            print("loading with api_key='s3cret' of hf_abcdefghijkl")
+            print("loading with api_key='s3cret' of hf_abcdefghijklmnopqrstuvwx")
             raise RuntimeError("no kernel image is available")
         while told.get("hang"):
             time.sleep(0.1)

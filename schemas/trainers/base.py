@@ -1,0 +1,59 @@
+"""A trainer: the signs by which its folders are known, and what its own forward computes of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from eagle3_interop.schemas.dialects.base import Source
+from eagle3_interop.schemas.draft import Draft
+
+Certainty = Literal["certain", "likely", "told"]
+"""How sure it is who trained a draft; ``told`` is the user's word."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """By what a trainer was recognised.
+
+    Attributes:
+        certainty: nobody else writes this (``certain``), or others might (``likely``).
+        sign: it, for people.
+    """
+
+    certainty: Certainty
+    sign: str
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """One thing that a trainer's forward computes otherwise than servers do from its folder.
+
+    Attributes:
+        code: names it in reports, kebab-case.
+        path: dotted path of the description.
+        trained: from the folder and the draft as served, the value that was trained; the served one where
+            this folder does not deviate.
+    """
+
+    code: str
+    path: str
+    trained: Callable[[Source, Draft], Any]
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """One trainer.
+
+    Attributes:
+        name: in commands and reports.
+        title: for people.
+        signs: from a folder, the strongest sign of it.
+        deviations: what it may compute otherwise, in the order in which they are put in.
+        drops: config keys that are its signs: what is written as trained does not carry them.
+    """
+
+    name: str
+    title: str
+    signs: Callable[[Source], Signature | None]
+    deviations: tuple[Deviation, ...]
+    drops: tuple[str, ...] = ()
