@@ -1,5 +1,6 @@
 """``eagle3-record``: a thin shell over `record`; ``--help`` imports neither torch nor transformers."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -186,7 +187,7 @@ def _check_engine(
     from eagle3_interop.validators.engines.options import check_options
 
     check_options(engine, python, arguments, server, None)
-    if not last_state and engine != "sglang":
+    if not last_state and engine is None:
         from eagle3_interop.schemas.findings import Usage
 
         raise Usage("--no-last-state spares the second start of --engine sglang; leave it out.")
@@ -212,13 +213,11 @@ def _recorder(
         return Library(wish)
     from eagle3_interop.validators.engines.started import StartedEngine
 
-    if engine == "vllm":
-        from eagle3_interop.validators.record.vllm import VLLMStarted
-
-        return VLLMStarted(wish, StartedEngine.found(engine, python, arguments))
-    from eagle3_interop.validators.record.sglang import SGLangStarted
-
-    return SGLangStarted(wish, StartedEngine.found(engine, python, arguments), last_state)
+    module = import_module(f"eagle3_interop.validators.record.{engine}")
+    made: Recorder = module.started(
+        wish, StartedEngine.found(engine, python, arguments), last_state=last_state
+    )
+    return made
 
 
 def main() -> None:

@@ -148,6 +148,11 @@ class SGLangStarted:
         return {"argv": [*argv, *flags, *remote, *self.engine.arguments], "top": top}
 
 
+def started(wish: Wish, engine: StartedEngine, *, last_state: bool) -> SGLangStarted:
+    """The recorder that the command asks for."""
+    return SGLangStarted(wish, engine, last_state)
+
+
 @dataclass
 class SGLangServer:
     """An SGLang that runs, started for recording.

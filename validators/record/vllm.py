@@ -103,3 +103,14 @@ class VLLMStarted:
             *remote,
             *self.engine.arguments,
         ]
+
+
+def started(wish: Wish, engine: StartedEngine, *, last_state: bool) -> VLLMStarted:
+    """The recorder that the command asks for.
+
+    Raises:
+        Usage: without the last state, which costs vLLM no second start.
+    """
+    if not last_state:
+        raise Usage("--no-last-state spares the second start of --engine sglang; leave it out.")
+    return VLLMStarted(wish, engine)
