@@ -63,6 +63,11 @@ class AcceptanceReport(_Part):
     tree: tuple[int, int, int] | None
     tokens: int
 
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """By position, the share of verification steps that accepted a token there; none without a step."""
+        return tuple(count / self.drafts for count in self.per_position) if self.drafts else ()
+
 
 class PromptRow(_Part):
     """The counters of one text, in the order of the prompts.

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from eagle3_interop.recipes.publish.section import Facts, rates, section
+from eagle3_interop.recipes.publish.section import Facts, section
 from eagle3_interop.schemas.findings import refusal
 from eagle3_interop.schemas.registry import library, serving
 from eagle3_interop.schemas.report import AcceptanceReport
@@ -107,7 +107,7 @@ def _results(acceptance: AcceptanceReport | None) -> "list[EvalResult]":
     length.metric_args = _settings(acceptance) or None
     shares = [
         _result(f"acceptance-at-{position}", f"Acceptance at position {position}", rate)
-        for position, rate in enumerate(rates(acceptance), 1)
+        for position, rate in enumerate(acceptance.rates, 1)
     ]
     return [length, *shares]
 
@@ -157,7 +157,7 @@ def with_section(text: str, ours: str) -> str:
 
 def draw(acceptance: AcceptanceReport) -> bytes | None:
     """The acceptance plot as PNG; None without figures, or without matplotlib (the ``validate`` extra)."""
-    if not rates(acceptance):
+    if not acceptance.rates:
         return None
     try:
         from matplotlib.figure import Figure
@@ -165,8 +165,8 @@ def draw(acceptance: AcceptanceReport) -> bytes | None:
         return None
     figure = Figure(figsize=(6, 3), dpi=120, layout="constrained")
     axes = figure.subplots()
-    positions = range(1, len(rates(acceptance)) + 1)
-    axes.bar(positions, rates(acceptance), color="#3b6ea5")
+    positions = range(1, len(acceptance.rates) + 1)
+    axes.bar(positions, acceptance.rates, color="#3b6ea5")
     axes.set(ylim=(0, 1), xticks=list(positions), xlabel="draft position", ylabel="accepted")
     axes.set_title(f"{acceptance.accept_length:.2f} tokens a step")
     buffer = io.BytesIO()

@@ -16,7 +16,7 @@ from eagle3_interop.recipes.publish.bundle import (
 from eagle3_interop.recipes.publish.hub import Content, Place, Pushed, Remote
 from eagle3_interop.recipes.publish.markdown import plain
 from eagle3_interop.recipes.publish.sealed import Sealed
-from eagle3_interop.recipes.publish.section import PLOT, Facts, rates
+from eagle3_interop.recipes.publish.section import PLOT, Facts
 from eagle3_interop.schemas.findings import Refused, Unavailable
 from eagle3_interop.schemas.hub import is_hub_id
 from eagle3_interop.schemas.registry import recognise
@@ -228,7 +228,7 @@ def _missing(data: "CardData", report: Report, plot: bytes | None) -> list[str]:
             "the target's Hub id is not known, and the commands say TARGET: convert with "
             "--target-name ORG/NAME."
         )
-    if plot is None and report.acceptance and rates(report.acceptance):
+    if plot is None and report.acceptance and report.acceptance.rates:
         notes.append("no plot: matplotlib comes with eagle3-interop[validate].")
     return notes
 

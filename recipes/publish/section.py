@@ -12,7 +12,7 @@ from eagle3_interop.schemas.engines.releases import RELEASES, newest
 from eagle3_interop.schemas.findings import Finding
 from eagle3_interop.schemas.hub import is_hub_id
 from eagle3_interop.schemas.registry import DIALECTS, serving
-from eagle3_interop.schemas.report import AcceptanceReport, Report
+from eagle3_interop.schemas.report import Report
 
 PLOT = "eagle3_acceptance.png"
 TARGET = "TARGET"
@@ -56,12 +56,6 @@ class Facts:
         return measured.num_draft_tokens if measured else 3
 
 
-def rates(acceptance: AcceptanceReport) -> tuple[float, ...]:
-    """For each position, the share of verification steps that accepted a token there."""
-    steps = acceptance.drafts
-    return tuple(count / steps for count in acceptance.per_position) if steps else ()
-
-
 def section(facts: Facts, base_model: object = None) -> str:
     """Our section, in Markdown.
 
@@ -102,7 +96,7 @@ def _acceptance(facts: Facts) -> list[str]:
         f"{measured.accepted} draft tokens accepted in {measured.drafts} steps, {how}."
     )
     plot = [f"![Acceptance by position]({PLOT})"] if facts.plot else []
-    rows = [(str(i), f"{rate:.3f}") for i, rate in enumerate(rates(measured), 1)]
+    rows = [(str(i), f"{rate:.3f}") for i, rate in enumerate(measured.rates, 1)]
     shown = [table(("position", "accepted"), rows)] if rows else []
     return ["### Acceptance", text, *plot, *shown]
 

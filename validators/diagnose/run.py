@@ -1,8 +1,8 @@
 """One diagnosis: load, let the target write, capture, search, judge, report. The command is a thin shell."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,10 @@ from eagle3_interop.validators.diagnose.scoring import DEPTHS, Evaluator, order_
 from eagle3_interop.validators.diagnose.suspect import subject_of
 from eagle3_interop.validators.diagnose.verdict import NO_MATCH, Diagnosis, diagnose, heat_map
 from eagle3_interop.validators.diagnose.wiring import Subject, Wiring, distance
+from eagle3_interop.validators.memory import enough_memory
 from eagle3_interop.validators.prove.request import Request
 from eagle3_interop.validators.prove.streamed import open_streams, read_streams
-from eagle3_interop.validators.prove.validate import Watch, load_target, out_of_memory, unwatched
+from eagle3_interop.validators.prove.validate import Watch, load_target, unwatched
 from eagle3_interop.validators.report import provenance
 from eagle3_interop.validators.target.captured import MEMORY, capture
 from eagle3_interop.validators.target.prompts import Prompt, bundled_prompts, read_prompts
@@ -110,7 +111,7 @@ def run(
         write = local_path(write)
         check_folder(write, (request.checkpoint, request.target, request.prompts))
     began = time.monotonic()
-    with _memory():
+    with enough_memory("fewer prompts"):
         prepared = prepare(request, watch=watch)
         left = None if budget is None else max(0.0, budget - (time.monotonic() - began))
         with (searching or (lambda: unwatched("", 0)))() as progress:
@@ -142,18 +143,6 @@ def _written(
     except (Refused, Unavailable, Usage) as error:
         said = finding("wiring-not-written", "--write", str(error))
         return Rewritten(None, (said,)), str(error)
-
-
-@contextmanager
-def _memory() -> Iterator[None]:
-    """Running out of memory is the outside world's fault."""
-    try:
-        yield
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if not out_of_memory(error):
-            raise
-        message = "out of memory; try --dtype bfloat16, fewer prompts or --device cpu"
-        raise Unavailable(f"{message}: {str(error).partition(chr(10))[0]}") from error
 
 
 def _report(

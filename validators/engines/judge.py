@@ -7,7 +7,7 @@ from transformers import AutoConfig, GenerationConfig
 
 from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.serve.command import Engine, needs_plugin
-from eagle3_interop.schemas.findings import Finding, Usage, finding
+from eagle3_interop.schemas.findings import Finding, finding
 from eagle3_interop.schemas.report import Gate
 from eagle3_interop.validators.accept.acceptance import Acceptance
 from eagle3_interop.validators.accept.shape import Shape
@@ -19,6 +19,7 @@ from eagle3_interop.validators.prove.request import Judgement, Request, Session
 from eagle3_interop.validators.report import provenance
 from eagle3_interop.validators.target.prompts import Prompt
 from eagle3_interop.validators.target.running import Target
+from eagle3_interop.validators.target.stops import stop_ids
 from eagle3_interop.validators.target.texts import Text, Texts, encode, load_tokenizer, write_texts
 
 GATE = "engine-counters"
@@ -70,7 +71,7 @@ class EngineJudge:
                 )
             ),
             new_tokens=request.written,
-            stop_ids=stop_ids(path, request) if request.stop_at_eos else (),
+            stop_ids=stops_of(path, request) if request.stop_at_eos else (),
             shape=shape,
             dtype=request.dtype,
             trust_remote_code=request.trust_remote_code,
@@ -113,7 +114,7 @@ def folder_of(loaded: Loaded) -> str:
     return str(paths[0].parent.absolute())
 
 
-def stop_ids(path: str, request: Request) -> tuple[int, ...]:
+def stops_of(path: str, request: Request) -> tuple[int, ...]:
     """End-of-sequence ids of the target.
 
     Raises:
@@ -123,14 +124,8 @@ def stop_ids(path: str, request: Request) -> tuple[int, ...]:
         found = GenerationConfig.from_pretrained(path).eos_token_id
     except OSError:
         found = None
-    if found is None:
-        config = AutoConfig.from_pretrained(path, trust_remote_code=request.trust_remote_code)
-        found = getattr(config.get_text_config(decoder=True), "eos_token_id", None)
-    if found is None:
-        raise Usage(
-            "--stop-at-eos: the target names no end-of-sequence token; leave the option out."
-        )
-    return (found,) if isinstance(found, int) else tuple(found)
+    config = AutoConfig.from_pretrained(path, trust_remote_code=request.trust_remote_code)
+    return stop_ids(found, getattr(config.get_text_config(decoder=True), "eos_token_id", None))
 
 
 def _causes(session: Session, made: Texts, work: Work, served: Served) -> tuple[list[Cause], int]:

@@ -15,6 +15,7 @@ from eagle3_interop.validators.prove.request import Request
 from eagle3_interop.validators.target.recorded import RecordedText, Recording
 from eagle3_interop.validators.target.recordings import open_recordings
 from eagle3_interop.validators.target.running import DTYPES
+from eagle3_interop.validators.target.stops import stop_ids
 from eagle3_interop.validators.target.tables import TargetTables
 
 
@@ -194,10 +195,4 @@ def _stops(held: TargetTables) -> tuple[int, ...]:
     if "generation_config.json" in folder.sizes:
         text = folder.path("generation_config.json").read_text(encoding="utf-8")
         found = loads(text).get("eos_token_id")
-    if found is None:
-        found = getattr(held.config, "eos_token_id", None)
-    if found is None:
-        raise Usage(
-            "--stop-at-eos: the target names no end-of-sequence token; leave the option out."
-        )
-    return (found,) if isinstance(found, int) else tuple(found)
+    return stop_ids(found, getattr(held.config, "eos_token_id", None))

@@ -29,6 +29,7 @@ from eagle3_interop.validators.accept.acceptance import (
 from eagle3_interop.validators.accept.drafting import CHUNK, batches, draft_steps
 from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.accept.sweep import grid, rows
+from eagle3_interop.validators.memory import enough_memory
 from eagle3_interop.validators.network.reference import Network
 from eagle3_interop.validators.network.weights import Weights
 from eagle3_interop.validators.prove.agreement import (
@@ -44,6 +45,7 @@ from eagle3_interop.validators.report import provenance
 from eagle3_interop.validators.target.prompts import Prompt, bundled_prompts, read_prompts
 from eagle3_interop.validators.target.running import DTYPES, Progress, Target, resolve_device
 from eagle3_interop.validators.target.source import Source
+from eagle3_interop.validators.target.stops import stop_ids
 from eagle3_interop.validators.target.texts import Text, encode, load_tokenizer, write_texts
 
 Watch = Callable[[str, int], AbstractContextManager[Progress | None]]
@@ -92,19 +94,8 @@ def validate(
         Unavailable: disk, network or memory failed.
     """
     request.check()
-    try:
+    with enough_memory():
         return _validate(request, judge, watch)
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if not out_of_memory(error):
-            raise
-        message = "out of memory; try --dtype bfloat16, a shorter --max-new-tokens or --device cpu"
-        raise Unavailable(f"{message}: {str(error).partition(chr(10))[0]}") from error
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether a failure is lack of memory, for which torch on a CPU has no class of its own."""
-    known = isinstance(error, torch.OutOfMemoryError | MemoryError)
-    return known or "can't allocate memory" in str(error)
 
 
 def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Report, Measured]:
@@ -274,14 +265,8 @@ def _stops(request: Request, target: Target) -> list[int]:
     if not request.stop_at_eos:
         return []
     generation = getattr(target.model, "generation_config", None)
-    found = getattr(generation, "eos_token_id", None)
-    if found is None:
-        found = getattr(target.config, "eos_token_id", None)
-    if found is None:
-        raise Usage(
-            "--stop-at-eos: the target names no end-of-sequence token; leave the option out."
-        )
-    return [found] if isinstance(found, int) else list(found)
+    named = (getattr(one, "eos_token_id", None) for one in (generation, target.config))
+    return list(stop_ids(*named))
 
 
 def _disagreements(count: int, given: int) -> list[Finding]:

@@ -11,6 +11,7 @@ from eagle3_interop.convert.read.folders import LocalFolder
 from eagle3_interop.schemas.draft import default_taps
 from eagle3_interop.schemas.findings import Unavailable, Usage
 from eagle3_interop.schemas.streams import Basis, Last, RecordedBy, StreamsManifest
+from eagle3_interop.validators.memory import enough_memory
 from eagle3_interop.validators.prove.validate import Watch, unwatched
 from eagle3_interop.validators.record.store import Plan, Store
 from eagle3_interop.validators.record.wish import Wish
@@ -101,11 +102,8 @@ def record(
         Unavailable: disk, network, memory or the engine failed.
     """
     wish.check()
-    try:
+    with enough_memory():
         return _record(wish, recorder, watch, say)
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        message = "out of memory; try --dtype bfloat16, a shorter --max-new-tokens or --device cpu"
-        raise Unavailable(f"{message}: {str(error).partition(chr(10))[0]}") from error
 
 
 def _record(wish: Wish, recorder: Recorder, watch: Watch, say: "Say") -> StreamsManifest:

@@ -15,7 +15,6 @@ from eagle3_interop.validators.report import plots
 from eagle3_interop.validators.report.terminal import (
     drafted,
     number,
-    rates,
     sweep_figure,
     sweep_groups,
     sweep_title,
@@ -141,9 +140,9 @@ def _gates(report: Report) -> str:
 def _plots(
     ours: AcceptanceReport, against: AgainstReport | None, agreement: Sequence[float]
 ) -> str:
-    series = [("checkpoint", rates(ours))]
+    series = [("checkpoint", ours.rates)]
     if against is not None:
-        series.append(("source", rates(against.acceptance)))
+        series.append(("source", against.acceptance.rates))
     first = (
         "<section><h2>Acceptance by position</h2>"
         f"{plots.bars('share of steps that accepted a token at each position', series)}"

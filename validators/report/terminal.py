@@ -155,7 +155,7 @@ def _acceptance(ours: AcceptanceReport, against: AgainstReport | None) -> Figure
     named = [("checkpoint", ours)] + ([("source", against.acceptance)] if against else [])
     rows = []
     for name, one in named:
-        shares = (f"{100 * rate:.1f}%" for rate in rates(one))
+        shares = (f"{100 * rate:.1f}%" for rate in one.rates)
         rows.append((name, _length(one), f"{one.drafts}", f"{one.accepted}", *shares))
     columns = ("", "accept length", "steps", "accepted", *positions)
     return Figures(f"acceptance, {drafted(ours)}", columns, rows)
@@ -164,12 +164,6 @@ def _acceptance(ours: AcceptanceReport, against: AgainstReport | None) -> Figure
 def _length(acceptance: AcceptanceReport) -> str:
     low, high = acceptance.interval
     return f"{acceptance.accept_length:.3f} ({low:.2f} to {high:.2f})"
-
-
-def rates(acceptance: AcceptanceReport) -> list[float]:
-    """By position, the share of steps that accepted a token there."""
-    steps = max(acceptance.drafts, 1)
-    return [count / steps for count in acceptance.per_position]
 
 
 def against_lines(against: AgainstReport) -> list[str]:
