@@ -1,7 +1,7 @@
 """The neutral description of an EAGLE-3 draft: one network, whatever dialect it was written in.
 
-Every layout (``speculators.py``, ``sglang.py``, ``vllm.py``) reads its framework's config and tensor
-headers into a `Draft` and writes a `Draft` back out. Two checkpoints hold the same network when
+A release of an engine (``engines/``) reads a folder's config and tensor headers into a `Draft`, and a destination
+writes a `Draft` back out. Two checkpoints hold the same network when
 ``a.network == b.network`` and their tensors, under canonical names, are equal bit for bit.
 
 Which tensors a network owns, and their shapes, stands in `parameters`.

@@ -22,29 +22,20 @@ from eagle3_interop.schemas.powers import Powers, lacks
 SPELLING = Spelling(roots=("",), layer0=("layers.0.",), later_norm="input_layernorm")
 _LIBRARY_SPELLING = replace(SPELLING, roots=("", "model."), head_roots=("", "model."))
 """transformers strips the base model's prefix; vLLM, which shall read what is written, does not."""
+_LLAMA = Powers(
+    engine="speculators' llama class",
+    mlp_bias=True,
+    any_activation=True,
+    other_width=False,
+    no_fc=False,
+    both_fc_norms=False,
+    partial_rotary=False,
+    mrope=False,
+    target_head=False,
+)
 POWERS = {
-    False: Powers(
-        engine="speculators' llama class",
-        mlp_bias=True,
-        any_activation=True,
-        other_width=False,
-        no_fc=False,
-        both_fc_norms=False,
-        partial_rotary=False,
-        mrope=False,
-        target_head=False,
-    ),
-    True: Powers(
-        engine="speculators' qwen3 class",
-        qk_norm=True,
-        any_activation=True,
-        other_width=False,
-        no_fc=False,
-        both_fc_norms=False,
-        partial_rotary=False,
-        mrope=False,
-        target_head=False,
-    ),
+    False: _LLAMA,
+    True: replace(_LLAMA, engine="speculators' qwen3 class", qk_norm=True, mlp_bias=False),
 }
 
 

@@ -8,8 +8,8 @@ import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from eagle3_interop.convert.read.target_tables import window_of
 from eagle3_interop.schemas.draft import Draft, Rope, default_taps
+from eagle3_interop.schemas.engines.windows import window_of
 from eagle3_interop.validators.accept.acceptance import Acceptance
 from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.engines.answers import Served
