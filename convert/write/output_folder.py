@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -101,8 +102,22 @@ def _check_parent(output: Path) -> None:
     existing = next(folder for folder in output.absolute().parents if folder.exists())
     if not existing.is_dir():
         raise Usage(f"{existing} is a file, and {output} cannot be below it")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise Unavailable(f"{existing}: nothing may be written there")
+    check_writable(existing)
+
+
+def check_writable(folder: Path) -> None:
+    """Find out whether a folder takes a file: it is tried, because to root every place says yes.
+
+    Raises:
+        Unavailable: it does not.
+    """
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise Unavailable(f"{folder}: nothing may be written there")
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise Unavailable(f"{folder}: nothing may be written there: {error.strerror}") from error
 
 
 def remove_leftovers(output: Path) -> None:

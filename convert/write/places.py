@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from eagle3_interop.convert.read.folders import hub_id, local_path
-from eagle3_interop.convert.write.output_folder import check_free
+from eagle3_interop.convert.write.output_folder import check_free, check_writable
 from eagle3_interop.schemas.findings import Unavailable, Usage
 
 _WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt")
@@ -127,7 +127,9 @@ def _check_place(path: Path) -> None:
     local_path(path)
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise Usage(f"{path}: give a file in a folder that exists.")
-    if not os.access(path if path.exists() else path.resolve().parent, os.W_OK):
+    if not path.exists():
+        check_writable(path.resolve().parent)
+    elif not os.access(path, os.W_OK):
         raise Unavailable(f"{path}: nothing may be written there")
 
 

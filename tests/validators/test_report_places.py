@@ -125,6 +125,23 @@ def test_a_place_where_nothing_may_be_written_is_found_before_the_work(command, 
     assert command("--json", "r").exit_code == 4
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="/proc takes no file, not even of root")
+def test_a_place_that_takes_no_file_of_root_is_found_before_the_work(command, place):
+    before = everything_in(place)
+    assert command("--json", "/proc/r").exit_code == 4
+    assert everything_in(place) == before
+
+
+@pytest.mark.parametrize("option", ["--json", "--html"])
+@pytest.mark.parametrize("file", ["streams/streams.json", "streams/r"])
+def test_a_report_never_lands_on_or_among_recordings(command, place, option, file):
+    (place / "streams").mkdir()
+    (place / "streams" / "streams.json").write_text("{}")
+    before = everything_in(place)
+    assert command("--streams", "streams", option, file).exit_code == 2
+    assert everything_in(place) == before
+
+
 # --write
 
 
@@ -157,6 +174,12 @@ def test_a_written_checkpoint_and_a_report_lie_apart(diagnose, output, file):
     result = diagnose("--write", output, "--json", file)
     assert result.exit_code == 2
     assert "--write" in result.stderr
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="/proc takes no file, not even of root")
+def test_a_place_for_the_checkpoint_that_takes_nothing_of_root_is_found_before_the_work(diagnose):
+    assert diagnose("--write", "/proc/out").exit_code == 4
 
 
 @pytest.mark.usefixtures("place")
