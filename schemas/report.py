@@ -68,6 +68,12 @@ class AcceptanceReport(_Part):
         """By position, the share of verification steps that accepted a token there; none without a step."""
         return tuple(count / self.drafts for count in self.per_position) if self.drafts else ()
 
+    @property
+    def varies(self) -> bool:
+        """Whether the interval says anything: it does not over one prompt, or over prompts that are all alike."""
+        low, high = self.interval
+        return low < high
+
 
 class PromptRow(_Part):
     """The counters of one text, in the order of the prompts.

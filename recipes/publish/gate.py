@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from eagle3_interop.convert.read.strict_json import parse_object
+from eagle3_interop.convert.read.strict_json import MAX_JSON_BYTES, parse_object
 from eagle3_interop.recipes.publish.consistency import contradictions
 from eagle3_interop.schemas.codes import CODES
 from eagle3_interop.schemas.findings import Finding, Refused, Usage, named
@@ -39,7 +39,11 @@ def read_report(path: Path) -> Report:
         Usage: it cannot be read, or is not a report of eagle3-validate.
     """
     try:
-        report = Report.model_validate(parse_object(path.read_bytes(), "broken-config", path))
+        with path.open("rb") as file:
+            content = file.read(MAX_JSON_BYTES + 1)  # a device may have no end
+        if len(content) > MAX_JSON_BYTES:
+            raise Usage(f"--report {path}: more than {MAX_JSON_BYTES // 10**6} MB; give a report.")
+        report = Report.model_validate(parse_object(content, "broken-config", path))
         _Surroundings.model_validate({"environment": report.environment})
     except OSError as error:
         raise Usage(f"--report {path}: {error.strerror}") from None

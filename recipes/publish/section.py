@@ -91,8 +91,11 @@ def _acceptance(facts: Facts) -> list[str]:
     how = f"{facts.tokens} proposed a step"
     if measured.tree:
         how = "as a tree of {} steps, top-k {}, {} tokens".format(*measured.tree)
+    interval = f"95 % interval {low:.3f} to {high:.3f}"
+    if not measured.varies:
+        interval = "no interval: one prompt, or prompts that are all alike"
     text = (
-        f"**{measured.accept_length:.3f} tokens a step** (95 % interval {low:.3f} to {high:.3f}): "
+        f"**{measured.accept_length:.3f} tokens a step** ({interval}): "
         f"{measured.accepted} draft tokens accepted in {measured.drafts} steps, {how}."
     )
     plot = [f"![Acceptance by position]({PLOT})"] if facts.plot else []

@@ -19,6 +19,11 @@ CODES: dict[str, Code] = {
     "wiring-not-configured": Code(
         "warning", "The config names no wiring that can be run; the search began from a guess."
     ),
+    "few-texts": Code(
+        "warning",
+        "So few texts were scored that they may all prefer a wiring by chance, whatever an interval over them says.",
+        "Give more prompts, or longer recordings, before a verdict is believed.",
+    ),
     "wiring-not-written": Code("warning", "No checkpoint can be written that says this wiring."),
     "search-cut-short": Code(
         "warning",

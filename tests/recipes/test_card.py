@@ -78,6 +78,14 @@ def test_what_was_measured_converted_and_checked_is_said(made, report, checkpoin
     assert "pytest-of" not in text
 
 
+def test_prompts_that_do_not_differ_give_no_interval(made, measured):
+    text = made(**measured(1160, [600, 320, 160, 80])).text
+    assert (
+        "**2.000 tokens a step** (no interval: one prompt, or prompts that are all alike)" in text
+    )
+    assert "95 %" not in text
+
+
 def test_the_plot_is_a_picture(report, checkpoint):
     acceptance = card.AcceptanceReport(**json.loads(report(checkpoint).read_text())["acceptance"])
     first = card.draw(acceptance)

@@ -52,6 +52,12 @@ def test_it_stays_closed(hub, checkpoint, report, push, changes, reason):
     assert hub.log == []
 
 
+def test_a_report_without_an_end_is_wrong_usage(checkpoint, dry):
+    result = dry(checkpoint, "/dev/zero")
+    assert result.exit_code == 2
+    assert "--report /dev/zero: more than 100 MB" in result.stderr
+
+
 def test_every_reason_is_named_at_once(checkpoint, report, dry):
     path = report(checkpoint, verdict="fail", gates=[GATE], findings=[WARNING])
     (checkpoint / "LICENSE").write_text("changed")

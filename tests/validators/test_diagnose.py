@@ -461,6 +461,17 @@ def test_a_place_that_cannot_be_written_to_is_found_before_the_search(
 
 
 @pytest.mark.usefixtures("_one_target")
+@pytest.mark.parametrize(("texts", "few"), [(5, True), (6, False)])
+def test_texts_so_few_that_all_may_lean_one_way_by_chance_are_said_to_be_few(tmp_path, texts, few):
+    assert (2 ** (1 - texts) > 0.05) == few
+    prompts = tmp_path / "prompts"
+    prompts.write_text("Hello\n" * texts)
+    request = Request(str(DRAFTS / "plain"), str(TARGET), prompts=prompts, new_tokens=8)
+    found = orchestration.run(request, budget=0.0).findings
+    assert ("few-texts" in {item.code for item in found}) == few
+
+
+@pytest.mark.usefixtures("_one_target")
 @pytest.mark.parametrize("error", [Unavailable, Usage])
 def test_the_answer_outlives_a_disk_that_fails(tmp_path, monkeypatch, small_pair, error):
     def fails(*_arguments):

@@ -69,6 +69,18 @@ def report():
     )  # fmt: skip
 
 
+def test_an_interval_without_width_is_not_shown_for_one(report):
+    alike = report.model_copy(
+        update={"acceptance": acceptance(interval=(2.5, 2.5)), "against": None}
+    )
+    (row,) = terminal._acceptance(alike.acceptance, None).rows
+    assert row[1] == "2.500 (no interval)"
+    assert "accept length, no interval" in page(alike)
+    (row,) = terminal._acceptance(acceptance(), None).rows
+    assert row[1] == "2.500 (2.25 to 2.75)"
+    assert "accept length, 95 % 2.25 to 2.75" in page(report)
+
+
 def test_the_report_survives_json(report):
     assert Report.model_validate_json(report.model_dump_json()) == report
 

@@ -33,6 +33,10 @@ from eagle3_interop.validators.target.running import DTYPES, Progress, Target, r
 from eagle3_interop.validators.target.source import Source
 from eagle3_interop.validators.target.texts import Texts, encode, load_tokenizer, write_texts
 
+FEWEST = 6
+"""Texts below which equal wirings are told apart by chance in more than one of twenty cases: all n texts lean
+to one side with probability 2 ^ (1 - n), and then no draw of them leans to the other."""
+
 NAMED = 8
 """Equivalent wirings that are named one by one, the nearest to the best first."""
 
@@ -262,6 +266,10 @@ def _said(diagnosis: Diagnosis, write: Path | None = None) -> list[Finding]:
     if diagnosis.verdict == "better-wiring":
         fix = None if write is None else ""
         said.append(finding("wiring-differs", "config.json", changed(diagnosis), fix=fix))
+    if (texts := len(diagnosis.best.starts)) < FEWEST:
+        said.append(
+            finding("few-texts", "prompts", f"{texts} {'text' if texts == 1 else 'texts'}.")
+        )
     if diagnosis.verdict == "no-match":
         said.append(finding("wiring-none", "weights", answer(diagnosis)))
     best = diagnosis.best.wiring
@@ -314,4 +322,6 @@ def answer(diagnosis: Diagnosis, seed: int = 0) -> str:
 
 def _length(result: Any, seed: int) -> str:  # noqa: ANN401
     low, high = result.interval(seed)
+    if low == high:
+        return f"{result.accept_length:.2f}"
     return f"{result.accept_length:.2f} ± {(high - low) / 2:.2f}"

@@ -92,7 +92,8 @@ def _row(entry: dict[str, Any], report: dict[str, Any]) -> Row:
         first, last = entry["gain_interval"]
         gain = f"{entry['gain']:+.3f} ({first:+.3f} to {last:+.3f})"
     mark = ", ".join(marks)
-    length = f"{entry['accept_length']:.3f} ({low:.2f} to {high:.2f})"
+    interval = f"{low:.2f} to {high:.2f}" if low < high else "no interval"
+    length = f"{entry['accept_length']:.3f} ({interval})"
     return Row(entry["score"], length, f"{text} [{mark}]" if mark else text, mark, gain)
 
 

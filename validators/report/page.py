@@ -108,8 +108,9 @@ def _header(report: Report, title: str) -> str:
     tiles = ""
     if (one := report.acceptance) is not None:
         low, high = one.interval
+        interval = f"95 % {low:.2f} to {high:.2f}" if one.varies else "no interval"
         shown = (
-            (f"{one.accept_length:.3f}", f"accept length, 95 % {low:.2f} to {high:.2f}"),
+            (f"{one.accept_length:.3f}", f"accept length, {interval}"),
             (f"{one.drafts:,}", "verification steps"),
             (f"{one.accepted:,}", "draft tokens accepted"),
             (f"{one.tokens:,}", "new tokens"),

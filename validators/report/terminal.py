@@ -163,6 +163,8 @@ def _acceptance(ours: AcceptanceReport, against: AgainstReport | None) -> Figure
 
 def _length(acceptance: AcceptanceReport) -> str:
     low, high = acceptance.interval
+    if not acceptance.varies:
+        return f"{acceptance.accept_length:.3f} (no interval)"
     return f"{acceptance.accept_length:.3f} ({low:.2f} to {high:.2f})"
 
 
