@@ -12,6 +12,9 @@ from eagle3_interop.schemas.codes import CODES
 from eagle3_interop.schemas.intervals import accept_length_interval
 from eagle3_interop.schemas.report import LOGIT_ROUNDING, AcceptanceReport, Gate, Report
 
+_COMPARED = ({"draft-vocabulary"}, {"logits-agree", "max-logit-diff"}, {"counters-equal"})
+"""Gates that every comparison with a source has: one of each."""
+
 NEAR = 1e-9
 """Relative difference of two figures that were computed alike."""
 
@@ -33,6 +36,9 @@ def _verdict(report: Report) -> Iterator[str]:
         yield f"the report holds the gate {name} twice"
     if report.verdict != ("pass" if all(gate.passed for gate in report.gates) else "fail"):
         yield f"the report's verdict is {report.verdict!r}, and its gates say otherwise"
+    for either in _COMPARED if report.against is not None else ():
+        if not either & set(names):
+            yield f"the report compares with a source, and the gate {min(either)} is left out"
 
 
 def _measured(report: Report) -> Iterator[tuple[str, AcceptanceReport]]:

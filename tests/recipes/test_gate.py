@@ -59,7 +59,7 @@ def test_a_report_without_an_end_is_wrong_usage(checkpoint, dry):
 
 
 def test_every_reason_is_named_at_once(checkpoint, report, dry):
-    path = report(checkpoint, verdict="fail", gates=[GATE], findings=[WARNING])
+    path = report(checkpoint, verdict="fail", gates=[GATE], against=None, findings=[WARNING])
     (checkpoint / "LICENSE").write_text("changed")
     result = dry(checkpoint, path, "--json", "--min-accept-length", 3)
     assert result.exit_code == 1
