@@ -232,7 +232,7 @@ def convert(loaded: Loaded, destination: str, options: Options | None = None) ->
     if len(weights) > 1:
         texts["model.safetensors.index.json"] = _json(index(weights, loaded.checkpoint))
     states = dict(loaded.checkpoint.folder.states)
-    check_links(loaded.checkpoint.sides, states)
+    check_links((*loaded.checkpoint.sides, *loaded.checkpoint.odd_sides), states)
     sides = tuple(Taken(path.name, path) for path in loaded.checkpoint.sides)
     if loaded.target is not None:
         states |= loaded.target.folder.states

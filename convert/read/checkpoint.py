@@ -49,6 +49,7 @@ class Checkpoint:
         sides: files to carry along: tokenizer, generation config, licence. Never code.
         headers: of each safetensors file, by name.
         findings: what was noticed on the way: files that an index leaves out, maps in side files.
+        odd_sides: what is called like one of these and is no file; it is refused where it would be copied.
     """
 
     folder: Folder
@@ -58,6 +59,7 @@ class Checkpoint:
     sides: tuple[Path, ...]
     headers: Mapping[str, Header] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
+    odd_sides: tuple[Path, ...] = ()
 
     @property
     def path(self) -> str:
@@ -282,6 +284,7 @@ def _open(folder: Folder, *, download: bool) -> Checkpoint:
         tuple(folder.path(name) for name in folder.sizes if _is_side(name)) if download else (),
         headers,
         tuple(findings),
+        tuple(folder.path(name) for name in folder.odd if _is_side(name)),
     )
 
 

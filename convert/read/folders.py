@@ -67,6 +67,7 @@ class Folder(Protocol):
         revision: the commit, where known.
         sizes: bytes of each file directly in it.
         states: of each file on the local disk that was asked for, as it was listed.
+        odd: names that are neither files nor folders: links to nothing, devices, pipes.
     """
 
     label: str
@@ -74,6 +75,7 @@ class Folder(Protocol):
     revision: str | None
     sizes: dict[str, int]
     states: dict[Path, State]
+    odd: tuple[str, ...]
 
     def read(self, name: str, start: int, stop: int) -> bytes:
         """Bytes [start, stop) of a file; fewer where it ends early."""
@@ -96,11 +98,13 @@ class LocalFolder:
         commit = self.folder.name
         in_cache = self.folder.parent.name == "snapshots" and _COMMIT.fullmatch(commit)
         self.revision = commit if in_cache else None
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
         self._listed = {
-            entry.name: State.told(entry.stat())
-            for entry in sorted(os.scandir(folder), key=lambda entry: entry.name)
-            if entry.is_file()
+            entry.name: State.told(entry.stat()) for entry in entries if entry.is_file()
         }
+        self.odd = tuple(
+            entry.name for entry in entries if not entry.is_file() and not entry.is_dir()
+        )
         self.sizes = {name: state.size for name, state in self._listed.items()}
         self.states: dict[Path, State] = {}
 
@@ -137,6 +141,7 @@ class HubFolder:
         self.name: str | None = repo
         self.revision = info.sha
         self.sizes = {file.rfilename: file.size or 0 for file in files}
+        self.odd: tuple[str, ...] = ()
         self._digests = {file.rfilename: file.lfs.sha256 for file in files if file.lfs}
         self.states: dict[Path, State] = {}
 
@@ -212,6 +217,9 @@ def check_links(paths: Iterable[Path], states: Mapping[Path, State]) -> None:
         place = path.resolve()
         if not any(place.is_relative_to(home) for home in _homes(path.parent.resolve())):
             message = f"a link to {place}, outside of the folder; it would only be copied."
+            found.append(finding("link-elsewhere", path.name, message))
+        elif not place.is_file():
+            message = "no file, but a link to nothing, a device or a pipe; it cannot be copied."
             found.append(finding("link-elsewhere", path.name, message))
         elif path in states and State.told(place.lstat()) != states[path]:
             raise changed(path)

@@ -75,7 +75,9 @@ def check_free(output: Path, *, overwrite: bool) -> None:
     local_path(output)
     if os.path.lexists(output):
         if not overwrite:
-            raise Usage(f"{output} exists; choose another place (eagle3-convert can --overwrite)")
+            raise Usage(
+                f"{output} exists; choose another place. (eagle3-convert --overwrite replaces an earlier output of its own.)"
+            )
         _check_ours(output, output)
     _check_parent(output)
 

@@ -95,7 +95,7 @@ def _sorted(folder: Path) -> Bundle:
     checkpoint = open_checkpoint(str(folder))
     present = checkpoint.folder.sizes
     own = [folder / PROVENANCE] if PROVENANCE in present else []
-    check_links([*checkpoint.sides, *own], checkpoint.folder.states)
+    check_links([*checkpoint.sides, *checkpoint.odd_sides, *own], checkpoint.folder.states)
     wanted = {
         "config.json",
         *(path.name for path in checkpoint.files),

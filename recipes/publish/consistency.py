@@ -36,6 +36,8 @@ def _verdict(report: Report) -> Iterator[str]:
         yield f"the report holds the gate {name} twice"
     if report.verdict != ("pass" if all(gate.passed for gate in report.gates) else "fail"):
         yield f"the report's verdict is {report.verdict!r}, and its gates say otherwise"
+    if report.engine is not None and "engine-counters" not in names:
+        yield "the report holds an engine's counters, and the gate engine-counters is left out"
     for either in _COMPARED if report.against is not None else ():
         if not either & set(names):
             yield f"the report compares with a source, and the gate {min(either)} is left out"

@@ -62,6 +62,21 @@ def test_a_link_of_a_link_is_followed_to_its_end(source, secret, tmp_path):
         convert(source, tmp_path / "out")
 
 
+@pytest.mark.parametrize("kind", ["device", "nothing", "pipe"])
+def test_what_is_called_like_a_licence_and_is_no_file_is_refused_by_name(source, tmp_path, kind):
+    place = source / "LICENSE.txt"
+    if kind == "pipe":
+        os.mkfifo(place)
+    else:
+        place.symlink_to("/dev/zero" if kind == "device" else "nowhere")
+    with pytest.raises(Refused) as refused:
+        convert(source, tmp_path / "out")
+    assert [(x.code, x.where) for x in refused.value.findings] == [
+        ("link-elsewhere", "LICENSE.txt")
+    ]
+    assert api.load(str(source)).layout == "speculators"
+
+
 def test_a_link_within_the_folder_is_copied(source, tmp_path):
     (source / "legal").mkdir()
     (source / "legal" / "text").write_text("MIT")
