@@ -8,8 +8,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from eagle3_interop.convert.decide.description import describe
 from eagle3_interop.convert.decide.fitting import Fitted, fit
-from eagle3_interop.convert.decide.inspection import shown
 from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.decide.overrides import apply
 from eagle3_interop.convert.decide.planning import read_back
@@ -29,7 +29,7 @@ from eagle3_interop.convert.write.plan import Plan, Taken
 from eagle3_interop.convert.write.shards import index, weight_files
 from eagle3_interop.schemas.dialects.base import Reading, TargetFacts
 from eagle3_interop.schemas.dialects.reading import check, check_target, with_target
-from eagle3_interop.schemas.draft import Draft, differences
+from eagle3_interop.schemas.draft import differences
 from eagle3_interop.schemas.engines.universal import is_for_all
 from eagle3_interop.schemas.findings import Finding, Refused, Usage, errors, finding
 from eagle3_interop.schemas.options import Options
@@ -97,6 +97,7 @@ def load(
     *,
     weights: bool = True,
     diagnosing: bool = False,
+    describing: bool = False,
     shared: bool = True,
 ) -> Loaded:
     """Read a draft by its own framework's rules, and put the user's word in.
@@ -107,6 +108,7 @@ def load(
         options: the user's.
         weights: False reads headers only.
         diagnosing: errors that a diagnosis answers do not refuse.
+        describing: no error refuses once the folder could be read; they stand among the findings.
         shared: a folder for all three must say the same to all three; False asks speculators' keys alone.
 
     Raises:
@@ -142,7 +144,8 @@ def load(
         found += check_target(reading.draft, facts)
     found += check(reading, checkpoint.tensors)
     reading = replace(reading, findings=tuple(found))
-    if any(not (diagnosing and item.row.answered_by_search) for item in errors(found)):
+    unsettled = [] if describing else errors(found)
+    if any(not (diagnosing and item.row.answered_by_search) for item in unsettled):
         raise Refused(reading.findings)
     loaded = Loaded(checkpoint, layout, reading, target, facts, trainer=trainer)
     return _compare_embeddings(loaded) if weights else loaded
@@ -153,7 +156,7 @@ def _code_left(checkpoint: Checkpoint) -> list[Finding]:
     left = [name for name in checkpoint.folder.sizes if name.endswith(_CODE)]
     if checkpoint.config.get("auto_map"):
         left.append("config.json: auto_map")
-    return [finding("code-left", ", ".join(left), "not carried along.")] if left else []
+    return [finding("code-left", ", ".join(left), "not copied: code never is.")] if left else []
 
 
 def _facts(target: TargetCheckpoint, options: Options) -> TargetFacts:
@@ -298,33 +301,6 @@ def said_of(result: stream.WriteResult) -> list[Finding]:
     ]
 
 
-def describe(described: Draft | Loaded) -> list[str]:
-    """The network in a few lines, for people."""
-    draft = described.reading.draft if isinstance(described, Loaded) else described
-    _expect(draft, Draft, "load(SOURCE).reading.draft")
-    layers, attention, vocabulary = draft.layers, draft.layers.gqa, draft.vocabulary
-    taps = shown("taps", None if draft.taps is None else list(draft.taps))
-    norms = [
-        name
-        for name, there in (
-            ("input norm", draft.fc is not None and draft.fc.input_norm),
-            ("block norms", draft.fc is not None and draft.fc.block_norms),
-            ("q/k norms", attention.qk_norm),
-        )
-        if there
-    ]
-    fc = "no fc" if draft.fc is None else f"fc over {draft.fc.blocks} taps: {taps}"
-    return [
-        f"{layers.count} layer(s) of width {draft.hidden_size}, {attention.heads} heads of "
-        f"{attention.head_dim} ({attention.kv_heads} KV), MLP {layers.mlp.width}, {draft.dtype}",
-        fc + (f"; {', '.join(norms)}" if norms else ""),
-        f"residual {draft.residual}, feedback {draft.feedback}, rope theta {draft.rope.theta:g}"
-        f"{f' {draft.rope.scaling}' if draft.rope.scaling else ''}",
-        f"{vocabulary.draft_size} of {vocabulary.target_size} tokens, head {vocabulary.head}, "
-        f"embeddings {vocabulary.embeddings}",
-    ]
-
-
 def _json(value: Mapping[str, Any]) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
@@ -366,4 +342,4 @@ def _provenance(conversion: Conversion, options: Options) -> dict[str, Any]:
     }
 
 
-__all__ = ["Conversion", "Options", "convert", "load", "write"]
+__all__ = ["Conversion", "Options", "convert", "describe", "load", "write"]

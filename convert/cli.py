@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperGroup
 
 from eagle3_interop.convert.console import (
     EXIT_DIFFERENT,
+    EXIT_REFUSED,
     SETTINGS,
     Console,
     Dtype,
@@ -21,10 +23,30 @@ from eagle3_interop.convert.console import (
 
 if TYPE_CHECKING:
     from eagle3_interop.convert.api import Options
+    from eagle3_interop.convert.decide.loaded import Loaded
     from eagle3_interop.schemas.findings import Finding
+
+
+class _Panels(TyperGroup):
+    """Commands under the heading of their panel, in the order in which they are declared."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002 - of typer or of click
+        """Write the lists of commands; those without a panel first."""
+        panels: dict[str, list[str]] = {}
+        for name, command in self.commands.items():
+            panel = getattr(command, "rich_help_panel", None)
+            panels.setdefault(panel if isinstance(panel, str) else "Commands", []).append(name)
+        for title, names in panels.items():
+            limit = formatter.width - 4 - max(map(len, names))
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(name, self.commands[name].get_short_help_str(limit)) for name in names]
+                )
+
 
 app = typer.Typer(
     name="eagle3-convert",
+    cls=_Panels,
     help="Move EAGLE-3 drafts between speculators, SGLang and vLLM, exactly or not at all.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -44,12 +66,15 @@ def _hub_id(word: str | None) -> str | None:
 
 
 SourceArg = Annotated[
-    str, typer.Argument(callback=_hub_id, help="Folder, or Hub id ORG/NAME[@REVISION].")
+    str, typer.Argument(callback=_hub_id, help="The draft: folder, or Hub id ORG/NAME[@REVISION].")
 ]
 TargetOpt = Annotated[
     str | None,
     typer.Option(
-        "--target", metavar="PATH|ID", callback=_hub_id, help="The target (verifier) model."
+        "--target",
+        metavar="PATH|ID",
+        callback=_hub_id,
+        help="The target (verifier) model: folder or Hub id.",
     ),
 ]
 
@@ -58,7 +83,7 @@ TrainerOpt = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Read the draft as this trainer's code computes it; 'none': as engines serve it.",
+        help="Read the draft as this trainer's code computes it; 'none': as the engines serve it.",
     ),
 ]
 
@@ -75,40 +100,68 @@ def _conversion(layout: str, destination: str) -> Callable[..., None]:
         target: TargetOpt = None,
         target_name: Annotated[
             str | None,
-            typer.Option(metavar="ORG/NAME", help="How to name the verifier where it is named."),
+            typer.Option(
+                metavar="ORG/NAME",
+                help="Hub id of the target to write into the output's config by default its own.",
+            ),
         ] = None,
         stock: Annotated[
-            bool, typer.Option("--stock", help="Refuse what needs the SGLang plugin.")
+            bool,
+            typer.Option(
+                "--stock", help="Refuse a draft that SGLang runs only with this package's plugin."
+            ),
         ] = False,
         taps: Annotated[
             str | None,
             typer.Option(
                 metavar="LIST",
-                help="Layers passed before each block of fc, in the trainer's order ('embed,3,31').",
+                help="Target layers whose hidden states fc was trained on, in concatenation order; 'embed' for the embedding output, N for the input of layer N.",
             ),
         ] = None,
         sets: Annotated[
             list[str] | None,
-            typer.Option("--set", metavar="KEY=VALUE", help="Overrule the description."),
+            typer.Option(
+                "--set",
+                metavar="KEY=VALUE",
+                help="Override one value read from the checkpoint, e.g. rope.theta=1e6.",
+            ),
         ] = None,
         trainer: TrainerOpt = None,
-        dtype: Annotated[Dtype | None, typer.Option(help="Cast the weights.")] = None,
+        dtype: Annotated[
+            Dtype | None, typer.Option(help="Cast the weights to this dtype (default: as stored).")
+        ] = None,
         max_shard_size: Annotated[
-            str, typer.Option(metavar="SIZE", help="Split new files beyond it.")
+            str,
+            typer.Option(
+                metavar="SIZE", help="Largest size of a weight file that has to be rewritten."
+            ),
         ] = "5GB",
         link: Annotated[
-            bool, typer.Option("--link", help="Hard-link files that stay as they are.")
+            bool, typer.Option("--link", help="Hard-link unchanged files instead of copying them.")
         ] = False,
         canonical_names: Annotated[
-            bool, typer.Option("--canonical-names", help="Rename what would be accepted as it is.")
+            bool,
+            typer.Option(
+                "--canonical-names",
+                help="Rename all tensors to the destination's usual names, even if its loader accepts the current ones.",
+            ),
         ] = False,
         digest: Annotated[
-            bool, typer.Option("--digest", help="Record the sha256 of weights, too.")
+            bool,
+            typer.Option(
+                "--digest", help="Record the sha256 of weight files in eagle3_interop.json, too."
+            ),
         ] = False,
         overwrite: Annotated[
-            bool, typer.Option("--overwrite", help="Replace an output of this tool, if as written.")
+            bool,
+            typer.Option(
+                "--overwrite",
+                help="Replace an earlier output of this tool that nobody has changed since.",
+            ),
         ] = False,
-        dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan only.")] = False,
+        dry_run: Annotated[
+            bool, typer.Option("--dry-run", help="Decide and report everything, write nothing.")
+        ] = False,
         json: JsonFlag = False,
         quiet: QuietFlag = False,
     ) -> None:
@@ -156,19 +209,13 @@ def _conversion(layout: str, destination: str) -> Callable[..., None]:
 
 def _called(layout: str) -> str:
     names = {
-        "auto": "any layout (recognised, and said)",
+        "auto": "a draft in any layout (detected automatically)",
         "sglang": "SGLang's layout",
         "speculators": "speculators' layout",
         "vllm": "vLLM's layout",
-        "universal": "one folder that all three load",
+        "universal": "one folder that all three frameworks load",
     }
     return names[layout]
-
-
-for _source in SOURCES:
-    for _destination in DESTINATIONS:
-        _run = _conversion(_source, _destination)
-        app.command(f"{_source}-to-{_destination}", short_help=_run.__doc__)(_run)
 
 
 def _options(
@@ -268,9 +315,10 @@ def inspect(
     json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """What a draft is, and who can run it.
+    """Describe a draft, and say which framework runs it.
 
-    For each framework: what it would make of the folder as it is, and of a conversion.
+    For each framework: whether it runs this folder correctly, whether a conversion would, and why not.
+    Exit code 3: the folder has errors, which stand beside its description.
     """
     console = Console(as_json=json, quiet=quiet)
 
@@ -287,38 +335,55 @@ def inspect(
     with console.outcomes(refused):
         from eagle3_interop.convert import api
         from eagle3_interop.convert.decide import inspection
+        from eagle3_interop.schemas.findings import errors
 
         loaded = api.load(
             source,
             "auto",
             api.Options(target=target, trainer=trainer),
             weights=False,
+            describing=True,
             shared=False,
         )
-        engines = inspection.engines(loaded)
-        draft = loaded.reading.draft
-        console.result(f"{source}: {loaded.layout} layout")
-        for line in api.describe(draft):
-            console.result(f"  {line}")
-        for engine, facts in engines.items():
-            reasons = f" ({', '.join(facts['reasons'])})" if facts["reasons"] else ""
-            console.result(
-                f"  {engine}: as it is {facts['as_is']}; converted: {facts['convertible']}{reasons}"
-            )
-            for path, values in facts["differences"].items():
-                ours, theirs = (inspection.shown(path, value) for value in values)
-                console.result(f"    {path}: {ours}, but {engine} computes {theirs}")
+        facts = inspection.judged(loaded)
+        wrong = errors(loaded.reading.findings)
+        if not json:
+            _show_inspected(console, source, loaded, facts)
         console.findings(loaded.reading.findings)
+        if loaded.reading.findings and console.talks:
+            console.remark("eagle3-convert explain CODE says what a finding means.")
         console.data(
             {
-                "status": "ok",
+                "status": "refused" if wrong else "ok",
                 "source": {"layout": loaded.layout, "path": source},
-                "draft": draft.model_dump(mode="json"),
+                "draft": loaded.reading.draft.model_dump(mode="json"),
                 "trainer": loaded.trainer and loaded.trainer.report(),
                 "findings": [item.model_dump() for item in loaded.reading.findings],
-                "engines": engines,
+                "engines": inspection.as_json(facts),
             }
         )
+    if wrong:
+        raise typer.Exit(EXIT_REFUSED)
+
+
+def _show_inspected(
+    console: Console, source: str, loaded: "Loaded", facts: dict[str, dict[str, Any]]
+) -> None:
+    from rich.text import Text
+
+    from eagle3_interop.convert.decide import description, inspection
+    from eagle3_interop.convert.tables import Figures
+
+    console.result(f"{source}: {loaded.layout} layout")
+    described = description.describe(loaded)
+    legend = [*description.words(), *inspection.meanings(facts)]
+    console.show(
+        *(Text(f"  {line}") for line in described),
+        Text(),
+        Figures("", inspection.COLUMNS, inspection.rows(loaded, facts), prose=True),
+        Text(),
+        *(Text(line) for line in legend),
+    )
 
 
 @app.command()
@@ -329,9 +394,9 @@ def diff(
     json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """Whether two drafts are the same network.
+    """Compare two drafts: are they the same network?
 
-    Whatever their layouts are. Exit code 1: they are not.
+    Their layouts may differ. Exit code 1: they are different networks.
     """
     console = Console(as_json=json, quiet=quiet)
 
@@ -372,51 +437,34 @@ def diff(
 
 
 @app.command()
-def explain(
-    code: Annotated[str, typer.Argument(help="A finding's code.")],
-    json: JsonFlag = False,
-    quiet: QuietFlag = False,
-) -> None:
-    """What a finding means, and what to do."""
-    console = Console(as_json=json, quiet=quiet)
-    with console.outcomes(lambda _found: {}):
-        from eagle3_interop.schemas.codes import CODES
-        from eagle3_interop.schemas.findings import Usage
-
-        if code not in CODES:
-            import difflib
-
-            near = difflib.get_close_matches(code, CODES, n=3)
-            raise Usage(
-                f"no finding is called {code!r}" + (f"; {', '.join(near)}?" if near else "")
-            )
-        entry = CODES[code]
-        console.result(f"{code} ({entry.severity})")
-        console.result(entry.meaning)
-        if entry.fix:
-            console.result(f"What to do: {entry.fix}")
-        row = {"severity": entry.severity, "meaning": entry.meaning, "fix": entry.fix}
-        console.data({"code": code, **row})
-
-
-@app.command()
 def serve(
     source: SourceArg,
-    engine: Annotated[Literal["vllm", "sglang"], typer.Option(help="Which engine serves it.")],
+    engine: Annotated[Literal["vllm", "sglang"], typer.Option(help="The engine to serve with.")],
     target: TargetOpt = None,
     num_draft_tokens: Annotated[
-        int | None, typer.Option(metavar="K", help="Proposed tokens a step.")
+        int | None,
+        typer.Option(
+            metavar="K",
+            help="Draft tokens proposed a step (default: what the checkpoint says, else 3).",
+        ),
     ] = None,
-    topk: Annotated[int, typer.Option(metavar="N", help="Branches a step (SGLang).")] = 1,
+    topk: Annotated[
+        int,
+        typer.Option(metavar="N", help="Top-k of the draft tree; SGLang only, 1 drafts a chain."),
+    ] = 1,
     check: Annotated[
-        str | None, typer.Option(metavar='"ARGS"', help="Judge this launch command.")
+        str | None,
+        typer.Option(
+            metavar='"ARGS"', help="Check this launch command against the draft and the target."
+        ),
     ] = None,
     json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
-    """The exact launch command, or a check of one.
+    """Print the launch command for a draft, or check yours.
 
-    Exit code 1: the command is wrong, the one that --check gives or, without it, any for this pair.
+    Exit code 1: the command given with --check is wrong, or no correct command exists for this draft
+    and target.
     """
     console = Console(as_json=json, quiet=quiet)
 
@@ -465,6 +513,59 @@ def serve(
         )
     if errors(found):
         raise typer.Exit(EXIT_DIFFERENT)
+
+
+@app.command()
+def explain(
+    code: Annotated[
+        str | None, typer.Argument(help="A finding's code (default: list all codes).")
+    ] = None,
+    json: JsonFlag = False,
+    quiet: QuietFlag = False,
+) -> None:
+    """Say what a finding means, and what to do.
+
+    Without a code: list every finding with its meaning.
+    """
+    console = Console(as_json=json, quiet=quiet)
+    with console.outcomes(lambda _found: {}):
+        from eagle3_interop.schemas.codes import CODES
+        from eagle3_interop.schemas.findings import Usage
+
+        if code is None:
+            for name, entry in sorted(CODES.items()):
+                console.result(f"{name} ({entry.severity}): {entry.meaning}")
+            console.data(
+                {
+                    name: {"severity": entry.severity, "meaning": entry.meaning, "fix": entry.fix}
+                    for name, entry in sorted(CODES.items())
+                }
+            )
+            return
+        if code not in CODES:
+            import difflib
+
+            near = difflib.get_close_matches(code, CODES, n=3)
+            raise Usage(
+                f"no finding is called {code!r}" + (f"; {', '.join(near)}?" if near else "")
+            )
+        entry = CODES[code]
+        console.result(f"{code} ({entry.severity})")
+        console.result(entry.meaning)
+        if entry.fix:
+            console.result(f"What to do: {entry.fix}")
+        row = {"severity": entry.severity, "meaning": entry.meaning, "fix": entry.fix}
+        console.data({"code": code, **row})
+
+
+for _source in SOURCES:
+    for _destination in DESTINATIONS:
+        _run = _conversion(_source, _destination)
+        app.command(
+            f"{_source}-to-{_destination}",
+            short_help=_run.__doc__,
+            rich_help_panel="Conversions",
+        )(_run)
 
 
 def main() -> None:

@@ -202,8 +202,8 @@ def _wrong_word(words: Sequence[str]) -> str:
     for before, word in pairwise(["", *words]):
         if not word or re.fullmatch(r"--[a-z-]+=", word):
             place = word[:-1] or before
-            after = f" after {place}" if place else ""
-            return f"an empty word{after}; was a variable of the shell not set?"
+            whose = f" for {place}" if place else ""
+            return f"empty value{whose} (unset shell variable?)"
         if re.search("[\ud800-\udfff]", word):
             return f"{word!a}: not UTF-8"
     return ""
@@ -268,7 +268,8 @@ class Console:
         with made.capture() as captured:
             for part in parts:
                 made.print(part)
-        _print(_printable(captured.get()), end="")
+        text = "\n".join(line.rstrip(" ") for line in captured.get().split("\n"))
+        _print(_printable(text), end="")
 
     def data(self, value: Mapping[str, Any]) -> None:
         """The one JSON object, when it was asked for."""

@@ -9,6 +9,7 @@ from eagle3_interop.convert import api
 from eagle3_interop.convert.console import Console
 from eagle3_interop.convert.decide import inspection
 from eagle3_interop.convert.serve import command
+from eagle3_interop.convert.write.shards import why_rewritten
 from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage, errors
 from eagle3_interop.schemas.registry import serving
 
@@ -44,6 +45,8 @@ def show(
     console.line(f"tensors: {kept} as they were, {len(changed)} changed")
     for row in changed:
         console.line(f"  {row['source'] or '-'} -> {row['output'] or '-'}: {row['op']}")
+    if not changed and (why := why_rewritten(loaded, conversion.destination, conversion.plan.weights)):
+        console.line(f"  written anew all the same: {why}")
     for file in files:
         console.line(f"  {file.name}  {file.bytes:,} bytes, {file.how}")
     if not files:
@@ -78,7 +81,7 @@ def _launch_lines(conversion: api.Conversion, output: Path, *, written: bool) ->
         except Refused as refused:
             wrong = errors(refused.findings)
         except (Unavailable, Usage) as failure:
-            yield f"whether {engine} runs this output as it is was not found out: {failure}"
+            yield f"Could not check whether {engine} runs this output: {failure}"
             continue
         if wrong:
             why = " ".join(f"{item.message} {item.fix}".strip() for item in wrong)

@@ -170,7 +170,7 @@ def _needs(draft: Draft, powers: Powers) -> Iterator[tuple[bool, bool, str, str,
         fc is not None and fc.blocks * draft.target.hidden_size == draft.hidden_size,
         "one-equal-tap",
         "fc.blocks",
-        "{engine} skips fc without a word where its input is as wide as the draft.",
+        "{engine} silently skips an fc whose input is as wide as the draft.",
     )
     yield (
         powers.logit_scale,

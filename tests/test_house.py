@@ -167,7 +167,7 @@ def test_auto_reads_a_certain_trainers_draft_as_trained_and_says_so(tmp_path):
 @pytest.mark.usefixtures("_trainer")
 def test_inspect_says_what_engines_make_of_it_instead(tmp_path):
     ran = CliRunner().invoke(app, ["inspect", str(trained_elsewhere(tmp_path / "draft"))])
-    assert "rope.theta: 10000.0, but vllm computes 500000.0" in ran.stdout
+    assert "rope.theta: vLLM computes 500000.0, not 10000.0" in ran.stdout
 
 
 @pytest.mark.usefixtures("_trainer")

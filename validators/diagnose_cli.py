@@ -175,9 +175,9 @@ def _run(
 
 def _show(console: Console, answer: "Answer") -> None:
     console.findings(answer.findings, notes=False)
+    from eagle3_interop.convert.tables import Figures
     from eagle3_interop.validators.diagnose.run import answer as sentence
     from eagle3_interop.validators.report.heatmap import SCORE, foremost, rows
-    from eagle3_interop.validators.report.terminal import Figures
 
     if console.talks:
         first = foremost(rows(answer.report), SHOWN)

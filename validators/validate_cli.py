@@ -88,11 +88,11 @@ def validate(
         typer.Option(metavar="R", min=0.0, help="Time of a draft step over that of a target step."),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    dtype: Annotated[Dtype, typer.Option(help="Of target and draft.")] = "float32",
-    seed: Annotated[int, typer.Option(metavar="S", help="Of sampling and intervals.")] = 0,
+    dtype: Annotated[Dtype, typer.Option(help="Dtype of target and draft.")] = "float32",
+    seed: Annotated[int, typer.Option(metavar="S", help="Seed of sampling and intervals.")] = 0,
     engine: Annotated[
         Literal["vllm", "sglang"] | None,
-        typer.Option(help="Gate: start this engine, and hold its counters against ours."),
+        typer.Option(help="Gate: start this engine and require the same acceptance counters."),
     ] = None,
     engine_python: Annotated[
         str | None,
@@ -104,14 +104,14 @@ def validate(
     ] = None,
     server: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Gate: the same with a vLLM or SGLang that runs."),
+        typer.Option(metavar="URL", help="Gate: the same, using a running vLLM or SGLang server."),
     ] = None,
     min_accept_length: Annotated[
         float | None, typer.Option(metavar="X", help="Gate: fail below this accept length.")
     ] = None,
     max_logit_diff: Annotated[
         float | None,
-        typer.Option(metavar="E", min=0.0, help="Gate: with --against, instead of rounding."),
+        typer.Option(metavar="E", min=0.0, help="Gate: largest logit difference allowed against --against (default: rounding of --dtype)."),
     ] = None,
     json: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the report ('-' for stdout).")

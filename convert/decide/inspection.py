@@ -1,12 +1,13 @@
 """What a checkpoint is, which frameworks can run it, what they would get wrong; and whether two are one."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from eagle3_interop.convert.decide.fitting import fit
 from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.read.checkpoint import by_transformers
 from eagle3_interop.convert.read.same_values import same_bytes
-from eagle3_interop.schemas.dialects.reading import check, with_target
+from eagle3_interop.schemas.dialects.reading import check, check_target, with_target
 from eagle3_interop.schemas.draft import differences
 from eagle3_interop.schemas.engines import targets
 from eagle3_interop.schemas.engines.releases import RELEASES, newest
@@ -30,7 +31,81 @@ def engines(loaded: Loaded) -> dict[str, dict[str, Any]]:
         By framework: ``as_is``: ``same``, ``different`` (with ``differences``) or ``does-not-load``; and
         ``convertible``: ``stock``, ``plugin`` or ``refused`` (with ``reasons``, the error codes).
     """
-    return {name: _shown(_as_is(loaded, name)) | _convertible(loaded, name) for name in RELEASES}
+    return as_json(judged(loaded))
+
+
+def judged(loaded: Loaded) -> dict[str, dict[str, Any]]:
+    """The facts of `engines` with findings as they were made, and those of the conversion under ``said``."""
+    return {name: _as_is(loaded, name) | _convertible(loaded, name) for name in RELEASES}
+
+
+def as_json(facts: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What `judged` found, as `engines` gives it."""
+    return {name: _shown(row) for name, row in facts.items()}
+
+
+_STATES = {"same": "runs it", "different": "runs it wrongly", "does-not-load": "does not load"}
+_CONVERTED = {"stock": "runs", "plugin": "runs with plugin", "refused": "impossible"}
+
+COLUMNS = ("engine", "this folder", "converted", "why")
+"""Of the table that people read."""
+
+
+def rows(loaded: Loaded, facts: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]:
+    """What `judged` found, as rows of a table: each reason has one of its own.
+
+    Args:
+        loaded: the source; what an error of its own leaves open is not said to run.
+        facts: what was found.
+    """
+    unsettled = errors(loaded.reading.findings)
+    table: list[tuple[str, ...]] = []
+    for engine, row in facts.items():
+        state, converted = _STATES[row["as_is"]], _CONVERTED[row["convertible"]]
+        if unsettled:
+            state = "in doubt" if row["as_is"] == "same" else state
+            converted = "not yet"
+        reasons = list(_reasons(engine, row, unsettled)) or [""]
+        table += [
+            (engine, state, converted, reason) if not index else ("", "", "", reason)
+            for index, reason in enumerate(reasons)
+        ]
+    return table
+
+
+def _reasons(engine: str, row: dict[str, Any], unsettled: list[Finding]) -> Iterator[str]:
+    if row["as_is"] != "same":
+        title = newest(engine).title
+        for path, (meant, computed) in row["differences"].items():
+            yield f"{path}: {title} computes {shown(path, computed)}, not {shown(path, meant)}"
+        for item in dict.fromkeys(row["findings"]):
+            at_fault = item.severity == "error" or has_effect(item, engine)
+            if at_fault and item not in unsettled:
+                yield f"{item.where}: {item.message} [{item.code}]"
+    if unsettled:
+        codes = ", ".join(dict.fromkeys(item.code for item in unsettled))
+        yield f"settle first: {codes}"
+        return
+    for item in row["said"]:
+        yield f"converted: {item.message} [{item.code}]"
+
+
+def meanings(facts: dict[str, dict[str, Any]]) -> list[str]:
+    """What the words of the table mean that stand in it."""
+    known = (
+        ("as_is", "same", "runs it: computes exactly this network from the folder as it is."),
+        (
+            "as_is",
+            "different",
+            "runs it wrongly: starts without an error and computes another network, so acceptance falls.",
+        ),
+        (
+            "convertible",
+            "plugin",
+            "plugin: the one in this package, for SGLang (docs/sglang-plugin.md).",
+        ),
+    )
+    return [text for key, value, text in known if any(row[key] == value for row in facts.values())]
 
 
 def require_same(loaded: Loaded, engine: str) -> None:
@@ -97,11 +172,13 @@ def _as_is(loaded: Loaded, engine: str) -> dict[str, Any]:
         reading = with_target(reading, loaded.facts)
     tables = loaded.own_embeddings is True
     wrong = differences(loaded.reading.draft, reading.draft, tables=tables)
+    mismatched = [] if loaded.facts is None else check_target(reading.draft, loaded.facts)
     trouble = [
         item
         for item in (
             *reading.findings,
             *check(reading, checkpoint.tensors),
+            *mismatched,
             *_uncaptured(loaded, engine),
         )
         if item.severity != "note" or has_effect(item, engine)
@@ -117,18 +194,22 @@ def _does_not_load(found: list[Finding]) -> dict[str, Any]:
 
 
 def _convertible(loaded: Loaded, engine: str) -> dict[str, Any]:
-    try:
-        fitted = fit(loaded, engine, Options(target_name="ORG/NAME"))
-    except Refused as refused:
-        return {
-            "convertible": "refused",
-            "reasons": sorted({f.code for f in errors(refused.findings)}),
-        }
-    return {"convertible": "plugin" if fitted.writing.plugin else "stock", "reasons": []}
+    lost = errors(loaded.reading.findings)
+    if not lost:
+        try:
+            fitted = fit(loaded, engine, Options(target_name="ORG/NAME"))
+        except Refused as refused:
+            lost = errors(refused.findings)
+        else:
+            said = [item for item in fitted.findings if item.row.tells_of_plugin]
+            state = "plugin" if fitted.writing.plugin else "stock"
+            return {"convertible": state, "reasons": [], "said": said}
+    return {"convertible": "refused", "reasons": sorted({f.code for f in lost}), "said": lost}
 
 
 def _shown(facts: dict[str, Any]) -> dict[str, Any]:
-    return facts | {"findings": [item.model_dump() for item in facts["findings"]]}
+    kept = {key: value for key, value in facts.items() if key != "said"}
+    return kept | {"findings": [item.model_dump() for item in facts["findings"]]}
 
 
 def compare(one: Loaded, other: Loaded) -> dict[str, Any]:

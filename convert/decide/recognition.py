@@ -26,7 +26,7 @@ def refuse_model(checkpoint: Checkpoint) -> None:
         Refused: none of its tensors is one that a draft has.
     """
     if checkpoint.tensors and not any(_SIGNS.search(name) for name in checkpoint.tensors):
-        message = "no fc and no norm of a hidden state: this is a model, not a draft of one."
+        message = "it has neither an fc nor a norm for hidden states: this is a whole model, not a draft."
         raise Refused([finding("not-a-draft", checkpoint.path, message)])
 
 
@@ -46,13 +46,13 @@ def layout_of(
     found = recognise(checkpoint.config)
     if wanted == "auto":
         if found is None:
-            message = "neither speculators' keys nor one of SGLang's or vLLM's classes or id keys."
+            message = "config.json has neither speculators' keys nor a class or layer ids of SGLang or vLLM."
             raise Refused([finding("not-recognised", "config.json", message)])
         layout, sign = _own_word(checkpoint, beside) or found
         said = [finding("recognised", "config.json", f"read in the {layout} layout: {sign.words}.")]
         if sign.guess:
             ids = nested_keys(checkpoint.config).get(IDS)
-            message = f"ids {ids} stand in eagle_config alone, and were taken to count outputs."
+            message = f"layer ids {ids} were found only under eagle_config and read as SGLang does (id k = output of layer k)."
             said.append(finding("read-as-sglang", f"config.json: eagle_config.{IDS}", message))
         return layout, said
     if wanted not in DIALECTS or DIALECTS[wanted].recognise(checkpoint.config) is not None:

@@ -75,7 +75,7 @@ def _judge_file(launch: Launch) -> Iterator[Finding]:
     if "config" not in launch.flags:
         return
     if launch.takes_a_file:
-        message = f"{launch.flags['config']} was not read: no flag is taken to be absent."
+        message = f"{launch.flags['config']} was not read, so checks for missing flags are skipped."
     else:
         message = "with = before its name the engines read no file: it counts for nothing."
     yield finding("serve-config-file", "--config", message)

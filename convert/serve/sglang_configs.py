@@ -92,7 +92,7 @@ def _judge_overrides(launch: Launch) -> Iterator[Finding]:
         deciding.add("max_position_embeddings")
     where = "--json-model-override-args"
     if wrong := sorted(changed & deciding):
-        message = f"SGLang overrides the draft's config too, by which it is another network: {', '.join(wrong)}."
+        message = f"--json-model-override-args is also applied by SGLang to the draft and changes its architecture: {', '.join(wrong)}."
         yield finding("serve-overrides", where, message)
     if shared := sorted(changed - deciding):
         message = f"SGLang overrides the draft's config too: {', '.join(shared)}."

@@ -36,6 +36,20 @@ def weight_files(
     )
 
 
+def why_rewritten(loaded: Loaded, destination: str, weights: Sequence[Taken | Written]) -> str:
+    """Why weight files are written anew although every tensor stays as it is; empty where none is."""
+    checkpoint = loaded.checkpoint
+    if all(isinstance(file, Taken) for file in weights):
+        return ""
+    headers = [checkpoint.headers.get(path.name) for path in checkpoint.files]
+    if None in headers:
+        return "the source is not in safetensors files"
+    unlabelled = [header for header in headers if header and header.metadata.get("format") != "pt"]
+    if DESTINATIONS[destination].loader.wants_format and unlabelled:
+        return "transformers, with which speculators loads, fails on a file without the metadata format=pt"
+    return "the files are put together anew, for their size or because a tensor is left out"
+
+
 def _unchanged(
     path: Path, outputs: Sequence[Output], checkpoint: Checkpoint, destination: str
 ) -> bool:

@@ -107,7 +107,7 @@ def _quieten(console: Console) -> None:
 
 
 def _show_failure(console: Console, failed: "Failed") -> None:
-    console.error("the gate did not open; nothing was sent:")
+    console.error("Not published. These checks failed:")
     for reason in failed.reasons:
         console.remark(f"  {reason}")
     console.data({"status": "failed", "reasons": list(failed.reasons), "exit_code": 1})

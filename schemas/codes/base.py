@@ -27,6 +27,7 @@ class Code:
         effect_in: the one reader that has this effect; every one that says so, where empty.
         mended_by: the code of the finding that a writer says when its output no longer has this fault.
         answered_by_search: an error that does not hinder a diagnosis, whose search answers what it asks.
+        tells_of_plugin: it says for which parts of the network SGLang needs the plugin.
         leaves_unwired: after it the config names no wiring that could be run.
     """
 
@@ -37,4 +38,5 @@ class Code:
     effect_in: str = ""
     mended_by: str = ""
     answered_by_search: bool = False
+    tells_of_plugin: bool = False
     leaves_unwired: bool = False

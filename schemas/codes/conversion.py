@@ -8,7 +8,7 @@ CODES: dict[str, Code] = {
     "position-raised": Code("note", "max_position_embeddings was raised to the target's."),
     "position-kept": Code(
         "warning",
-        "The draft declares fewer positions than its target; its rope is stretched by that number, which stays.",
+        "max_position_embeddings is below the target's and was not raised: this draft's rope scaling depends on it.",
         "Serve with a context no longer than the draft's, or override the check of the engine.",
     ),
     "kv-shape": Code(
@@ -31,5 +31,5 @@ CODES: dict[str, Code] = {
         "file that is not the checkpoint's.",
         "Put the file itself in the place of the link if it belongs to the draft; else remove the link.",
     ),
-    "code-left": Code("note", "Code files are never carried along."),
+    "code-left": Code("note", "Code files, and auto_map which names them, are never copied."),
 }

@@ -23,7 +23,7 @@ CODES: dict[str, Code] = {
     ),
     "default-taps": Code(
         "note",
-        "No ids: every framework feeds the same default triple.",
+        "No layer ids: every framework feeds the same default triple.",
         "If the draft was trained on other layers: --taps LIST.",
     ),
     "unknown-keys": Code("note", "Config keys that no schema here knows; kept as they are."),
@@ -36,9 +36,9 @@ CODES: dict[str, Code] = {
     ),
     "read-as-sglang": Code(
         "warning",
-        "Ids stand in eagle_config only, where SGLang, SpecForge and ModelOpt count outputs. vLLM's V1 runner "
-        "would take them one layer early.",
-        "If they count inputs: --taps LIST.",
+        "Layer ids were found only under eagle_config and read as SGLang does (id k = output of layer k). vLLM's V1 "
+        "runner would take them one layer early.",
+        "If your trainer meant inputs (vLLM's convention), give the layers with --taps LIST.",
     ),
     "dtype-disagrees": Code(
         "warning",

@@ -11,7 +11,7 @@ CODES: dict[str, Code] = {
     "fc-bias": Code(
         "error", "fc has a bias that is not zero.", "Only SGLang's own class computes it."
     ),
-    "sliding-window": Code("error", "Attention slides.", PLUGIN),
+    "sliding-window": Code("error", "Attention has a sliding window.", PLUGIN),
     "mixed-windows": Code(
         "error",
         "Layers slide by different widths.",
@@ -45,8 +45,8 @@ CODES: dict[str, Code] = {
     ),
     "class-defaults-unknown": Code(
         "error",
-        "Keys are absent whose defaults this model_type's own class sets, and which are not known here.",
-        "Write them into config.json as that class has them.",
+        "config.json omits keys for which this model_type has defaults that this tool does not know.",
+        "Write them into config.json with the values that the class of this model_type has.",
     ),
     "target-window": Code(
         "warning",
@@ -75,5 +75,6 @@ CODES: dict[str, Code] = {
         "SGLang's own class does not compute this network; with our plugin it does. Without the plugin SGLang "
         "refuses the folder.",
         WITH_PLUGIN,
+        tells_of_plugin=True,
     ),
 }

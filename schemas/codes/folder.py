@@ -42,7 +42,7 @@ CODES: dict[str, Code] = {
     ),
     "fails-to-load": Code(
         "warning",
-        "The framework itself raises an error on this folder; it was understood all the same.",
+        "The framework's own loader fails on this folder; this tool could still read it.",
         "Convert it: the output loads.",
         effect="does-not-load",
     ),

@@ -10,7 +10,7 @@ CODES: dict[str, Code] = {
     ),
     "serve-algorithm": Code(
         "error",
-        "Not EAGLE3: without it SGLang hands over the last hidden state alone and skips fc without a word.",
+        "Not EAGLE3: without it SGLang captures the last hidden state alone and silently skips fc.",
         "--speculative-algorithm EAGLE3",
     ),
     "serve-no-draft": Code("error", "The command names no draft.", "Name the draft."),

@@ -12,7 +12,7 @@ CODES: dict[str, Code] = {
     ),
     "taps-mismatch": Code(
         "error",
-        "The ids do not fit the number of fc blocks.",
+        "The number of layer ids is not the number of hidden states that fc takes.",
         "--taps LIST, in fc's own order.",
         answered_by_search=True,
         leaves_unwired=True,
@@ -51,12 +51,12 @@ CODES: dict[str, Code] = {
     ),
     "ids-empty": Code(
         "error",
-        "The list of ids is empty, and nothing would be captured.",
+        "The list of layer ids is empty: SGLang captures no hidden states and fails.",
         "--taps LIST, in fc's own order.",
     ),
     "ids-disagree": Code(
         "error",
-        "Ids in two places name different taps.",
+        "Layer ids in two places of config.json name different layers.",
         "--taps LIST, in fc's own order.",
         answered_by_search=True,
         leaves_unwired=True,
@@ -87,8 +87,8 @@ CODES: dict[str, Code] = {
     ),
     "embedding-tap-depends": Code(
         "warning",
-        "Whether this target fails on a tap on the embeddings depends on what it runs on, or holds.",
-        "Try it once: it fails at the first token.",
+        "On some hardware this target cannot deliver the embedding output.",
+        "Send one request: if it cannot, the engine fails at once.",
     ),
     "target-captures-nothing": Code(
         "error",

@@ -5,7 +5,7 @@ from eagle3_interop.schemas.codes.base import Code
 CODES: dict[str, Code] = {
     "missing-tensor": Code(
         "error",
-        "A tensor is absent; loaders leave it at its initial value.",
+        "A tensor is absent; engines run with its initial value.",
         "Fetch the checkpoint again.",
     ),
     "missing-head": Code(
@@ -20,7 +20,7 @@ CODES: dict[str, Code] = {
     ),
     "unknown-tensor": Code(
         "error",
-        "A tensor that no loader knows, and most drop without a word.",
+        "A tensor that no framework knows. Most drop it silently.",
         "Remove it from the file.",
     ),
     "unused-tensor": Code(

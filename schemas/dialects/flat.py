@@ -59,7 +59,7 @@ def read_flat(source: Source, target: TargetFacts | None, rules: FlatRules) -> R
         if not ids and fc.blocks == 3:  # an empty list SGLang takes for one, and its reader says so
             taps = rules.default_taps(target)
             message = (
-                "no ids that this framework reads: the default triple (2, L // 2, L - 3) is fed."
+                f"{reader.engine} finds no layer ids here and feeds the default triple (2, L // 2, L - 3)."
             )
             if ids is None or rules.empty_ids_are_none:
                 reader.say("default-taps", where, message)
@@ -107,7 +107,7 @@ def _know_the_class(
 
 def _target_width(reader: Reader, config: Mapping[str, Any], keys: FlatKeys, width: int) -> int:
     if keys.target_hidden_size is None and "target_hidden_size" in config:
-        message = f"null, which {reader.engine} takes for a width and fails on; {width} was meant."
+        message = f"null: {reader.engine} takes it for a width and fails. {width} was taken."
         reader.say("null-target-width", f"{CONFIG}: target_hidden_size", message)
     return keys.target_hidden_size or width
 
@@ -124,7 +124,7 @@ def _fc(
         for name in [
             name for name in reader.names if name.startswith(("fc.", "fc_norm.", "input_norm."))
         ]:
-            reader.say("unused-fc", reader.names[name], "not used: use_aux_hidden_state is false.")
+            reader.say("unused-fc", reader.names[name], "left out: use_aux_hidden_state is false.")
             reader.leave_out(name)
         if target_width != width:
             message = f"without fc the target's {target_width} features are no input for a draft of width {width}."
@@ -231,7 +231,7 @@ def _vocabulary(
         if draft_size is None and "draft_vocab_size" not in config:
             draft_size = stored.shape[0] if stored is not None else size
             message = (
-                f"absent, on which {rules.title} fails; {draft_size} is taken from the head's rows."
+                f"absent: {rules.title} fails. {draft_size} was taken from the head's rows."
             )
             reader.say("no-draft-vocabulary-size", f"{CONFIG}: draft_vocab_size", message)
         elif draft_size is None:
@@ -243,7 +243,7 @@ def _vocabulary(
                 message = f"the tied head has {size} rows, and {rules.title} would take the first {draft_size} of them."
                 reader.say("tied-head", f"{CONFIG}: tie_word_embeddings", message)
         if head != "own" and stored is not None:
-            message = f"{reader.engine} takes the head from elsewhere by this config and drops this tensor."
+            message = f"{reader.engine} drops this tensor: with this config.json it takes the head from elsewhere."
             reader.say(
                 "unused-head", reader.names["lm_head.weight"], message, settled_by="vocabulary.head"
             )
@@ -261,7 +261,7 @@ def _vocabulary(
     if not powers.own_embeddings and same_width:
         embeddings = "target"
         if table is not None:
-            message = f"{rules.title} puts the target's table in the place of this one."
+            message = f"{rules.title} uses the target's embedding table instead of this one."
             reader.say("embeddings-replaced", table, message)
     elif table is None and same_width:
         embeddings = "target"

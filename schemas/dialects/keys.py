@@ -69,7 +69,7 @@ _DECIDING: dict[str, tuple[object, ...]] = {
 """Keys that change what a draft computes in some framework, which the description does not carry; and
 the values that leave it as it is."""
 
-NO_MODEL_TYPE = "no model_type: transformers' AutoConfig recognises nothing without one."
+NO_MODEL_TYPE = "no model_type, without which transformers' AutoConfig, and so the engine, fails."
 
 OTHER_IDS = ("dflash_config", "dspark_target_layer_ids", "target_layer_ids")
 """Where vLLM looks for ids of other kinds of drafts when it finds none at the top level."""
@@ -192,6 +192,9 @@ _NESTED = frozenset(EagleConfig.model_fields)
 _LAYER = frozenset(DecoderConfig.model_fields)
 _BESIDE_THE_LAYERS = frozenset({"num_aux_hidden_states"})
 _SPECULATORS = frozenset(SpeculatorsKeys.model_fields)
+_OF_THE_BASE_CLASS = (("tie_word_embeddings", False),)
+"""What speculators itself writes at the top, through transformers' base class: nothing to remark."""
+
 _LEFT = _OF_OTHER_MODELS | frozenset(OTHER_IDS)
 
 FLAT_READ = _FLAT | _LAYER
@@ -251,28 +254,29 @@ def carry(
     for place, (keys, used, elsewhere) in places.items():
         for key, value in keys.items():
             if key in _DECIDING and value not in _DECIDING[key]:
-                message = f"{value!r} changes what the draft computes in some framework, and cannot be carried."
+                message = f"{value!r} changes what the draft computes, and this tool cannot convert it."
                 say(finding("unsupported-key", f"{CONFIG}: {place and place + '.'}{key}", message))
             elif key in used or key in _OF_THE_LAYERS:
                 continue
             elif key in _LEFT and place != NESTED:
                 left.append(key)
             elif key in elsewhere:
-                unread.append(key)
+                if flat or (key, value) not in _OF_THE_BASE_CLASS:
+                    unread.append(key)
             else:
                 kept[place][key] = value
     if unread:
         message = (
-            f"another framework's keys, which {engine} does not read: {', '.join(sorted(unread))}."
+            f"keys of another framework, which {engine} does not read: {', '.join(sorted(unread))}."
         )
         say(finding("unread-keys", CONFIG, message))
     if left:
         message = (
-            f"left out, for engines size or feed something else by them: {', '.join(sorted(left))}."
+            f"left out, because engines would size or feed something else by them: {', '.join(sorted(left))}."
         )
         say(finding("left-keys", CONFIG, message))
     if unknown := sorted(key for keys in kept.values() for key in keys):
-        message = f"known to no schema here, and kept as they are: {', '.join(unknown)}."
+        message = f"kept, although this tool does not know them: {', '.join(unknown)}."
         say(finding("unknown-keys", CONFIG, message))
     kept[LAYER] |= {key: value for key, value in layer.items() if key in _OF_THE_LAYERS}
     top = kept.pop("")

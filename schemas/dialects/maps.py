@@ -44,10 +44,10 @@ def resolve_map(
 def _say_failures(reader: Reader, *, reduced: bool) -> None:
     """What loaders fail on: ``load_verifier_weights`` without t2d, and an unused d2t in a strict class."""
     if reader.loading.needs_t2d and reduced and "t2d" not in reader.names:
-        message = "absent: the library gathers the verifier's head by it, and raises an error."
+        message = "absent: speculators needs it to gather the verifier's head, and fails to load."
         reader.say("fails-to-load", "t2d", message)
     if reader.strict and not reduced and "d2t" in reader.names:
-        message = f"{reader.engine} creates no map for the full vocabulary, and raises an error."
+        message = f"{reader.engine} has no map for a full vocabulary and fails to load."
         reader.say("fails-to-load", reader.names["d2t"], message)
 
 
@@ -87,8 +87,8 @@ def _with_d2t(
     ascending = np.sort(ids)
     if ascending[0] < 0 or ascending[-1] >= target_size or not np.all(np.diff(ascending)):
         message = (
-            "read as offsets (target id = draft id + d2t) the ids leave the vocabulary or repeat. "
-            "Absolute ids, perhaps."
+            "read as offsets (target id = draft id + d2t), ids repeat or leave the vocabulary. "
+            "Does it hold absolute ids?"
         )
         reader.say("bad-map", where, message)
     elif listed is not None and not np.array_equal(ascending, listed):
@@ -97,7 +97,7 @@ def _with_d2t(
     elif not offsets.any():
         _say_prefix(reader, "prefix-map" if listed is not None else "zero-map", where, draft_size)
     elif trainer_sorts and np.any(np.diff(ids) < 0):
-        message = "d2t is not ascending, but this trainer takes head rows in ascending order."
+        message = "d2t is not ascending, but speculators' trainer takes the head's rows in ascending order."
         reader.say("map-order", where, message)
     return True, {}
 
@@ -112,22 +112,22 @@ def _without_d2t(
 ) -> tuple[bool, Maps]:
     if listed is None:
         message = (
-            f"the draft proposes {draft_size} of {target_size} tokens and nothing says which; "
+            f"the draft proposes {draft_size} of {target_size} tokens and nothing says which. "
             f"{reader.engine} would take the first {draft_size}."
         )
         reader.say("missing-map", "d2t", message)
         return True, {}
     if not trainer_sorts:
         message = (
-            "d2t is absent and t2d does not tell in which order this trainer put the head's rows; "
+            "d2t is absent, and t2d does not tell in which order the trainer put the head's rows. "
             f"{reader.engine} would take the first {draft_size} tokens."
         )
         reader.say("missing-map", "d2t", message)
         return True, {}
     offsets = (listed - np.arange(draft_size)).astype(np.int64)
     message = (
-        "derived from t2d: this trainer orders the draft vocabulary by target id. The library itself leaves an "
-        "absent d2t uninitialised."
+        "derived from t2d: speculators' trainer orders the draft vocabulary by target id. The speculators "
+        "library itself leaves an absent d2t uninitialised."
     )
     reader.say("map-derived", "d2t", message)
     if not offsets.any():
@@ -136,5 +136,5 @@ def _without_d2t(
 
 
 def _say_prefix(reader: Reader, code: str, where: str, draft_size: int) -> None:
-    message = f"the draft vocabulary is the first {draft_size} target tokens: never set?"
+    message = f"the draft vocabulary is the first {draft_size} target tokens. Was the map ever set?"
     reader.say(code, where, message)

@@ -59,7 +59,7 @@ def read_nested(source: Source, target: TargetFacts | None, rules: NestedRules) 
     ids = keys.eagle_aux_hidden_state_layer_ids
     taps = reader.taps(ids, f"{CONFIG}: {IDS}", list, blocks)
     if not ids and blocks == 3:
-        message = "no ids: the default triple (2, L // 2, L - 3) is fed."
+        message = "no layer ids: every engine feeds the default triple (2, L // 2, L - 3)."
         reader.say("default-taps", f"{CONFIG}: {IDS}", message)
     for key, default in (("norm_before_fc", False), ("fc_norm", False), ("norm_output", False)):
         if key not in source.config:
@@ -182,7 +182,7 @@ def _vocabulary(
     mapped, maps = resolve_map(reader, size, parsed.vocab_size, trainer_sorts=rules.sorts_maps)
     own = "embed_tokens.weight" in reader.names
     if not own:
-        message = "absent: vLLM shares the target's table, the library leaves it uninitialised."
+        message = "absent: vLLM uses the target's table, speculators leaves its own uninitialised."
         reader.say("target-embeddings", "embed_tokens.weight", message)
     vocabulary = Vocabulary(
         target_size=parsed.vocab_size,
@@ -200,10 +200,10 @@ def _as_the_library_rotates(reader: Reader, rope: Rope) -> Rope:
     """
     scaled = rope.scaling is not None
     if rope.partial != 1.0 and not scaled:
-        message = "the library's llama and qwen3 layers rotate whole heads and never read it."
+        message = "speculators' llama and qwen3 layers rotate whole heads and never read this key."
         reader.say("partial-rotary-unread", f"{LAYER}: partial_rotary_factor", message)
     if rope.mrope_sections is not None:
-        message = "the library's layers rotate by one position and never read it; vLLM does."
+        message = "speculators' layers rotate by one position and never read this key; vLLM reads it."
         reader.say("mrope-unread", f"{LAYER}: mrope_section", message)
         numbers = rope.parameters if rope.scaling else {}
         rope = rope.model_copy(update={"mrope_sections": None, "parameters": numbers})

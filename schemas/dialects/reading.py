@@ -118,16 +118,16 @@ class Reader:
             if not spelling.accepts(stored, canonical):
                 foreign.append(stored)
         if foreign:
-            message = f"{self.engine}'s own loader does not know {len(foreign)} of these names."
+            message = f"{self.engine}'s loader does not know {len(foreign)} of the tensor names in this folder."
             self.say("foreign-name", foreign[0], message)
         for stored in later:
             self._later_norm(stored, spelling)
 
     def _drop(self, stored: str) -> None:
         self.unused.append(stored)
-        self.say("dropped-tensor", stored, "no reader uses it: computed, or taken from the target.")
+        self.say("dropped-tensor", stored, "left out: no framework reads it; each computes it or takes it from the target.")
         if self.strict and stored.startswith("verifier_"):
-            message = f"{self.engine} has no such parameter, and raises an error."
+            message = f"{self.engine} has no such parameter and fails to load."
             self.say("fails-to-load", stored, message)
 
     def _later_norm(self, stored: str, spelling: Spelling) -> None:
@@ -158,12 +158,13 @@ class Reader:
         found = [name for name in self.names if name.endswith(parts)]
         if not found:
             if used:
-                message = f"switched on in the config, and absent; {self.engine} leaves them uninitialised or zero."
+                message = f"config.json switches these biases on, and the file does not hold them. {self.engine} "
+                    "leaves them at zero or uninitialised."
                 self.say("absent-bias", parts[0], message)
             return False
         if any(np.any(self.source.values(self.names[name])) for name in found):
             return used
-        self.say("zero-bias", self.names[found[0]], f"all zero in {len(found)} tensors: left out.")
+        self.say("zero-bias", self.names[found[0]], f"left out: all {len(found)} tensors are zero.")
         for name in found:
             self.leave_out(name)
         return False
@@ -179,7 +180,8 @@ class Reader:
         )
         if said != stored:
             message = (
-                f"says {said}, the weights are {stored}; loaders that go by the config cast them."
+                f"config.json says {said}, the weights are {stored}. The output says {stored}. A loader that "
+                f"follows config.json would cast them."
             )
             self.say("dtype-disagrees", "config.json: dtype", message)
         return stored
@@ -189,7 +191,7 @@ class Reader:
         if name != "swish":
             return name
         if not self.loading.knows_swish:
-            message = f"swish: {self.engine} knows silu by that name only, and does not start."
+            message = f"swish: {self.engine} knows this activation only as silu, and does not start."
             self.say("fails-to-load", f"{where}: hidden_act", message)
         return "silu"
 
@@ -197,7 +199,7 @@ class Reader:
         """Positions that the draft is made for; what engines take where the config declares none."""
         if declared is not None:
             return declared
-        message = f"absent: {DEFAULT_POSITIONS} counts."
+        message = f"absent: SGLang and vLLM take {DEFAULT_POSITIONS}."
         self.say("class-default", f"{where}: max_position_embeddings", message)
         return DEFAULT_POSITIONS
 
@@ -233,15 +235,15 @@ class Reader:
         present = len(stored) or configured
         if configured > present:
             message = (
-                f"num_hidden_layers is {configured} but there are tensors for {present}; "
-                f"{self.engine} would run the missing layers with initial values. The tensors count."
+                f"config.json says {configured} layers, the file holds {present}. {self.engine} would run "
+                f"the missing ones with initial values. {present} was taken."
             )
             self.say("layer-count", "config.json: num_hidden_layers", message)
             return present
         if configured < present:
             message = (
-                f"num_hidden_layers is {configured} but there are tensors for {present} layers; "
-                f"{self.engine} would drop the rest."
+                f"config.json says {configured} layers, the file holds {present}. {self.engine} would "
+                f"drop the others."
             )
             self.say(
                 "layer-count-short",
@@ -273,21 +275,21 @@ class Reader:
         if not ids:
             if blocks != 3:
                 message = (
-                    f"no ids, so every engine feeds the default three taps; fc has {blocks} blocks."
+                    f"no layer ids, so every engine feeds the default three hidden states; fc takes {blocks}."
                 )
                 self.say("taps-unknown", where, message, settled_by="taps")
             return None
         taps = translate(ids)
         fed = sorted(set(taps))
         if fed != taps:
-            message = f"ids {ids} are fed in the order of the layers and once each: taps {fed}."
+            message = f"layer ids {ids} are not in layer order or repeat. {self.engine} feeds taps {fed}."
             self.say("taps-reordered", where, message)
         if fed[0] < 0:
-            message = f"ids {ids} name a layer before the embedding (taps {fed})."
+            message = f"layer ids {ids} name a layer before the embedding (taps {fed})."
             self.say("taps-out-of-range", where, message, settled_by="taps")
             return None
         if len(fed) != blocks:
-            message = f"ids {ids} feed {len(fed)} hidden states; fc has {blocks} blocks."
+            message = f"layer ids {ids} feed {len(fed)} hidden states; fc takes {blocks}."
             self.say("taps-mismatch", where, message, settled_by="taps")
             return None
         return tuple(fed)
@@ -328,20 +330,20 @@ def check(reading: Reading, tensors: Mapping[str, TensorHeader]) -> list[Finding
 
 def _missing(name: str, shape: tuple[int, ...]) -> Finding:
     if name == "lm_head.weight":
-        message = "the head is absent; a loader leaves it at random values, or takes the wrong rows of the target's."
+        message = "the head is absent. Engines leave it at random values or take the wrong rows of the target's."
         return finding("missing-head", name, message)
     if name == "d2t":
         return finding("missing-map", name, "the vocabulary map is absent.")
-    message = f"absent (wanted shape {list(shape)}); loaders leave it at its initial value without a word."
+    message = f"absent (expected shape {list(shape)}). Engines run with its initial value and do not say so."
     return finding("missing-tensor", name, message)
 
 
 def _left_over(name: str, stored: str) -> Finding:
     path = settled_by(name)
     if not path:
-        message = "no framework's loader knows this tensor; most drop it without a word."
+        message = "no framework knows this tensor. Most drop it silently."
         return finding("unknown-tensor", stored, message)
-    message = "stored, but from this config the framework that reads it runs without it."
+    message = "this tensor is in the file, but with this config.json the framework that loads it does not use it."
     fix = f"Say which is right: --set {path}=true if the draft was trained with it, or remove the tensor."
     if path == "vocabulary.head":
         fix = "--set vocabulary.head=own if the draft was trained with this head, or remove the tensor."
@@ -357,13 +359,13 @@ def check_target(draft: Draft, target: TargetFacts) -> list[Finding]:
     )
     for what, ours, theirs in pairs:
         if ours != theirs:
-            message = f"the draft was made for a target of {what} {ours}; this one's is {theirs}."
+            message = f"the draft was trained for a target of {what} {ours}; this target's is {theirs}."
             found.append(finding("wrong-target", target.name, message))
     depth = target.layers
     try:
         taps = draft.fed_taps(depth)
     except ValueError as error:
-        found.append(finding("taps-unknown", target.name, f"no ids, and {error}."))
+        found.append(finding("taps-unknown", target.name, f"no layer ids, and {error}."))
         return found
     if any(tap > depth for tap in taps):
         message = f"taps {list(taps)} reach beyond the target's {depth} layers."

@@ -68,7 +68,7 @@ def mixed_windows(draft: Draft) -> list[Finding]:
     widths = {window for window in draft.layers.windows if window is not None}
     if len(widths) < 2:
         return []
-    message = f"layers slide by {sorted(widths)} positions; a config holds one sliding_window."
+    message = f"the layers' windows are {sorted(widths)}; config.json holds one sliding_window only."
     return [finding("mixed-windows", "layers.windows", message)]
 
 
@@ -135,7 +135,7 @@ def widen_windows(
         return
     where = f"{CONFIG}: sliding_window"
     if any(draft.layers.windows):
-        message = f"vLLM would give layers without a window the target's, {window} positions, and a config has room for one."
+        message = f"vLLM applies the target's window of {window} to layers without one, and config.json holds one window only."
         yield finding("mixed-windows", where, message)
         return
     config |= {
@@ -145,5 +145,5 @@ def widen_windows(
         "max_window_layers": 0,
     }
     yield finding(
-        "window-written", where, f"{UNBOUNDED}, or vLLM would take the target's {window}."
+        "window-written", where, f"wrote {UNBOUNDED}, so that vLLM does not apply the target's window of {window} to the draft."
     )

@@ -134,7 +134,7 @@ def _powers(keys: FlatKeys) -> Powers:
 def refuses(config: Mapping[str, Any]) -> str:
     """SGLang starts with its own class and with the plugin's; any other name is refused or a target's."""
     if (name := architecture(config)) not in (STOCK, *PLUGIN.values()):
-        return f"architecture {name!r} is no draft class of SGLang's or of the plugin's."
+        return f"SGLang has no draft class {name!r}, nor has the plugin."
     return "" if config.get("model_type") is not None else NO_MODEL_TYPE
 
 
@@ -144,7 +144,7 @@ def _ids_of_the_folder(
     """What there is to say of the two places of ids."""
     nested, top = nested_keys(source.config).get(IDS), source.config.get(IDS)
     if nested == [] and reading.draft.fc is not None:
-        message = "SGLang takes an empty list as it is, captures nothing and fails; no list would be the default triple."
+        message = "the list of layer ids is empty: SGLang captures no hidden states and fails."
         yield finding("ids-empty", f"{CONFIG}: {NESTED}.{IDS}", message, settled_by="taps")
     if nested and target is None:
         message = f"{nested} were read by the plain rule (tap = id + 1); {_OTHER_RULES}."

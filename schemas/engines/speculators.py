@@ -117,7 +117,7 @@ def own_keys(draft: Draft, wishes: Wishes) -> tuple[dict[str, Any], list[Finding
     verifier = wishes.options.target_name or (target.name if target else draft.target.name)
     where = "speculators_config.verifier.name_or_path"
     if verifier is None:
-        message = "speculators' loader takes tables and widths from the verifier; none is known."
+        message = "speculators loads tables and widths from the verifier, and none is known."
         findings.append(finding("no-verifier", where, message))
     elif (target is not None and target.is_path) or not is_hub_id(verifier):
         message = (
@@ -127,7 +127,7 @@ def own_keys(draft: Draft, wishes: Wishes) -> tuple[dict[str, Any], list[Finding
     tokens = draft.speculative_tokens
     if tokens is None:
         tokens = 3
-        message = "not known from the source: 3 is written."
+        message = "the source does not say how many draft tokens to propose: 3 was written."
         findings.append(
             finding(
                 "speculative-tokens",

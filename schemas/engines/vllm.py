@@ -85,12 +85,12 @@ def refuses(config: Mapping[str, Any]) -> str:
         if "speculators_model_type" not in config:
             return NO_MODEL_TYPE
         known = config.get("speculators_config") is not None
-        return "" if known else "no speculators_config, by which vLLM knows such a folder."
+        return "" if known else "no speculators_config, without which vLLM does not recognise this folder."
     name = architecture(config)
     return (
         ""
         if vllm_class(name) in KNOWN_TO_VLLM
-        else f"architecture {name!r} is no draft class of vLLM."
+        else f"vLLM has no draft class {name!r}."
     )
 
 
@@ -99,7 +99,7 @@ def _unknown_class(
 ) -> Iterator[Finding]:
     name = architecture(source.config)
     if vllm_class(name) not in KNOWN_TO_VLLM:
-        message = f"{name!r} is no draft class of vLLM; it is read as its llama class."
+        message = f"vLLM has no draft class {name!r}; this tool read it as vLLM's llama class."
         yield finding("unknown-architecture", f"{CONFIG}: architectures", message)
 
 
@@ -122,7 +122,7 @@ def _window_of_the_target(
     own = layer_config(source.config).get("sliding_window")
     written = isinstance(own, int) and own >= UNBOUNDED
     if (window := target_window(reading.draft, target)) and not written:
-        message = f"layers without a window slide by the target's {window} positions in vLLM; read without."
+        message = f"vLLM applies the target's window of {window} to the draft layers, which have none."
         where = "layers.windows"
         yield finding("target-window", where, message, settled_by=where)
 
@@ -191,7 +191,7 @@ def write_ids(config: dict[str, Any], draft: Draft, target: TargetFacts | None) 
     findings = []
     if draft.fc is None:
         config[NESTED] = {**config.get(NESTED, {}), "use_aux_hidden_state": False}
-        message = "vLLM's V2 model runner asks for aux states all the same: use its V1 runner."
+        message = "vLLM's V2 model runner asks for hidden states that this draft does not take; its V1 runner does not."
         findings.append(finding("no-fc-runner", "eagle_config.use_aux_hidden_state", message))
         return findings
     config["num_aux_layers"] = draft.fc.blocks

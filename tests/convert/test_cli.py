@@ -17,7 +17,7 @@ from eagle3_interop.schemas.registry import DESTINATIONS, DIALECTS
 
 OPTIONS = {
     "--target", "--target-name", "--stock", "--taps", "--set", "--dtype", "--max-shard-size", "--link",
-    "--canonical-names", "--digest", "--overwrite", "--dry-run", "--json", "--quiet", "--help",
+    "--canonical-names", "--digest", "--overwrite", "--dry-run", "--json", "--quiet", "--help", "--trainer",
 }  # fmt: skip
 
 
@@ -103,7 +103,7 @@ def test_a_conversion_exits_with_0_and_prints_one_json_object(tmp_path):
     result = run("speculators-to-sglang", source, tmp_path / "out", "--json")
     assert result.exit_code == 0
     report = json.loads(result.stdout)
-    assert set(report) == {"status", "source", "output", "draft", "findings", "tensors"}
+    assert set(report) == {"status", "source", "output", "draft", "trainer", "findings", "tensors"}
     assert report["status"] == "ok"
     assert report["source"] == {"layout": "speculators", "path": str(source)}
     assert report["output"] == {"layout": "sglang", "path": str(tmp_path / "out")}

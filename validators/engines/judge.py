@@ -213,7 +213,7 @@ def _because(causes: list[Cause], tried: int, made: Texts, work: Work, served: S
             "expected."
         )
     if _foreign(made):
-        return "its text is not this target's: it serves another model, or the model otherwise."
+        return "its text is not what this target generates: it serves another model, or other weights, dtype or quantisation."
     if not causes:
         return f"none of {tried} known mistakes counts like it."
     messages = " or ".join(one.miswiring.message for one in causes)

@@ -46,7 +46,7 @@ def _drop(work: Work) -> Work:
     present = [name for name in ("d2t", "t2d") if name in work.tensors]
     if not present or work.draft_class.full_map:
         return work
-    message = "between two equal vocabularies; loaders fail on it, or expect none."
+    message = "dropped: both vocabularies are equal, and engines fail on such a map or expect none."
     return work.without(*present).say("map-dropped", ", ".join(present), message)
 
 

@@ -15,12 +15,12 @@ def settle_embeddings(work: Work) -> Work:
     if _EMBEDDINGS in work.tensors and replaced and known:
         work = work.without(_EMBEDDINGS)
         work = work.say(
-            "embeddings-left-out", _EMBEDDINGS, "the target's counts, before and after."
+            "embeddings-left-out", _EMBEDDINGS, "left out: the engine uses the target's table, before and after."
         )
     elif _EMBEDDINGS in work.tensors and same_width and known is None:
         crosses = replaced != (work.loader.embeddings != "stored")
         if crosses and not draft.trains_embeddings:
-            message = "kept; whether it equals the target's is not known."
+            message = "kept. Without --target this tool cannot say whether it equals the target's."
             work = work.say("embeddings-unverified", _EMBEDDINGS, message)
         if replaced and work.loader.embeddings != "replaced":
             work = work.describe_vocabulary(embeddings="own")
@@ -33,7 +33,7 @@ def _embeddings_from_target(work: Work) -> Work:
     """Write the target's table out: the library leaves an absent one uninitialised."""
     target = work.loaded.target
     if target is None or target.embedding is None:
-        message = "the table is the target's; speculators wants it in the file."
+        message = "the draft uses the target's table; speculators needs it in the file."
         raise work.refused("embeddings-need-target", _EMBEDDINGS, message)
     op = Rewrite(target.embedding, dtype=SAFE[work.draft.dtype])
     work = work.put(_EMBEDDINGS, op, "the target's table")
@@ -61,7 +61,7 @@ def own_head(work: Work) -> Work:
 def _head_from_target(work: Work) -> Work:
     target = work.loaded.target
     if target is None or target.head is None:
-        message = "the head is the target's; the destination wants it in the file."
+        message = f"the draft uses the target's head; {work.destination} needs it in the file."
         raise work.refused("head-needs-target", _HEAD, message)
     rows = target_ids(work) if work.draft.vocabulary.mapped else None
     op = Rewrite(target.head, rows=rows, dtype=SAFE[work.draft.dtype])
