@@ -45,7 +45,9 @@ def show(
     console.line(f"tensors: {kept} as they were, {len(changed)} changed")
     for row in changed:
         console.line(f"  {row['source'] or '-'} -> {row['output'] or '-'}: {row['op']}")
-    if not changed and (why := why_rewritten(loaded, conversion.destination, conversion.plan.weights)):
+    if not changed and (
+        why := why_rewritten(loaded, conversion.destination, conversion.plan.weights)
+    ):
         console.line(f"  written anew all the same: {why}")
     for file in files:
         console.line(f"  {file.name}  {file.bytes:,} bytes, {file.how}")

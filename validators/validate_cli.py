@@ -111,7 +111,11 @@ def validate(
     ] = None,
     max_logit_diff: Annotated[
         float | None,
-        typer.Option(metavar="E", min=0.0, help="Gate: largest logit difference allowed against --against (default: rounding of --dtype)."),
+        typer.Option(
+            metavar="E",
+            min=0.0,
+            help="Gate: largest logit difference allowed against --against (default: rounding of --dtype).",
+        ),
     ] = None,
     json: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the report ('-' for stdout).")

@@ -26,7 +26,9 @@ def refuse_model(checkpoint: Checkpoint) -> None:
         Refused: none of its tensors is one that a draft has.
     """
     if checkpoint.tensors and not any(_SIGNS.search(name) for name in checkpoint.tensors):
-        message = "it has neither an fc nor a norm for hidden states: this is a whole model, not a draft."
+        message = (
+            "it has neither an fc nor a norm for hidden states: this is a whole model, not a draft."
+        )
         raise Refused([finding("not-a-draft", checkpoint.path, message)])
 
 

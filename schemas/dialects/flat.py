@@ -58,9 +58,7 @@ def read_flat(source: Source, target: TargetFacts | None, rules: FlatRules) -> R
         taps = reader.taps(ids, where, translate, fc.blocks)
         if not ids and fc.blocks == 3:  # an empty list SGLang takes for one, and its reader says so
             taps = rules.default_taps(target)
-            message = (
-                f"{reader.engine} finds no layer ids here and feeds the default triple (2, L // 2, L - 3)."
-            )
+            message = f"{reader.engine} finds no layer ids here and feeds the default triple (2, L // 2, L - 3)."
             if ids is None or rules.empty_ids_are_none:
                 reader.say("default-taps", where, message)
     count = reader.layers(parsed.num_hidden_layers)
@@ -230,9 +228,7 @@ def _vocabulary(
     if rules.null_head:
         if draft_size is None and "draft_vocab_size" not in config:
             draft_size = stored.shape[0] if stored is not None else size
-            message = (
-                f"absent: {rules.title} fails. {draft_size} was taken from the head's rows."
-            )
+            message = f"absent: {rules.title} fails. {draft_size} was taken from the head's rows."
             reader.say("no-draft-vocabulary-size", f"{CONFIG}: draft_vocab_size", message)
         elif draft_size is None:
             head = "target"

@@ -254,7 +254,9 @@ def carry(
     for place, (keys, used, elsewhere) in places.items():
         for key, value in keys.items():
             if key in _DECIDING and value not in _DECIDING[key]:
-                message = f"{value!r} changes what the draft computes, and this tool cannot convert it."
+                message = (
+                    f"{value!r} changes what the draft computes, and this tool cannot convert it."
+                )
                 say(finding("unsupported-key", f"{CONFIG}: {place and place + '.'}{key}", message))
             elif key in used or key in _OF_THE_LAYERS:
                 continue
@@ -271,9 +273,7 @@ def carry(
         )
         say(finding("unread-keys", CONFIG, message))
     if left:
-        message = (
-            f"left out, because engines would size or feed something else by them: {', '.join(sorted(left))}."
-        )
+        message = f"left out, because engines would size or feed something else by them: {', '.join(sorted(left))}."
         say(finding("left-keys", CONFIG, message))
     if unknown := sorted(key for keys in kept.values() for key in keys):
         message = f"kept, although this tool does not know them: {', '.join(unknown)}."

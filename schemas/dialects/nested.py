@@ -203,7 +203,9 @@ def _as_the_library_rotates(reader: Reader, rope: Rope) -> Rope:
         message = "speculators' llama and qwen3 layers rotate whole heads and never read this key."
         reader.say("partial-rotary-unread", f"{LAYER}: partial_rotary_factor", message)
     if rope.mrope_sections is not None:
-        message = "speculators' layers rotate by one position and never read this key; vLLM reads it."
+        message = (
+            "speculators' layers rotate by one position and never read this key; vLLM reads it."
+        )
         reader.say("mrope-unread", f"{LAYER}: mrope_section", message)
         numbers = rope.parameters if rope.scaling else {}
         rope = rope.model_copy(update={"mrope_sections": None, "parameters": numbers})

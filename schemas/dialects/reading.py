@@ -125,7 +125,11 @@ class Reader:
 
     def _drop(self, stored: str) -> None:
         self.unused.append(stored)
-        self.say("dropped-tensor", stored, "left out: no framework reads it; each computes it or takes it from the target.")
+        self.say(
+            "dropped-tensor",
+            stored,
+            "left out: no framework reads it; each computes it or takes it from the target.",
+        )
         if self.strict and stored.startswith("verifier_"):
             message = f"{self.engine} has no such parameter and fails to load."
             self.say("fails-to-load", stored, message)
@@ -158,8 +162,10 @@ class Reader:
         found = [name for name in self.names if name.endswith(parts)]
         if not found:
             if used:
-                message = f"config.json switches these biases on, and the file does not hold them. {self.engine} "
+                message = (
+                    f"config.json switches these biases on, and the file does not hold them. {self.engine} "
                     "leaves them at zero or uninitialised."
+                )
                 self.say("absent-bias", parts[0], message)
             return False
         if any(np.any(self.source.values(self.names[name])) for name in found):
@@ -191,7 +197,9 @@ class Reader:
         if name != "swish":
             return name
         if not self.loading.knows_swish:
-            message = f"swish: {self.engine} knows this activation only as silu, and does not start."
+            message = (
+                f"swish: {self.engine} knows this activation only as silu, and does not start."
+            )
             self.say("fails-to-load", f"{where}: hidden_act", message)
         return "silu"
 
@@ -274,15 +282,15 @@ class Reader:
         """
         if not ids:
             if blocks != 3:
-                message = (
-                    f"no layer ids, so every engine feeds the default three hidden states; fc takes {blocks}."
-                )
+                message = f"no layer ids, so every engine feeds the default three hidden states; fc takes {blocks}."
                 self.say("taps-unknown", where, message, settled_by="taps")
             return None
         taps = translate(ids)
         fed = sorted(set(taps))
         if fed != taps:
-            message = f"layer ids {ids} are not in layer order or repeat. {self.engine} feeds taps {fed}."
+            message = (
+                f"layer ids {ids} are not in layer order or repeat. {self.engine} feeds taps {fed}."
+            )
             self.say("taps-reordered", where, message)
         if fed[0] < 0:
             message = f"layer ids {ids} name a layer before the embedding (taps {fed})."
@@ -359,7 +367,9 @@ def check_target(draft: Draft, target: TargetFacts) -> list[Finding]:
     )
     for what, ours, theirs in pairs:
         if ours != theirs:
-            message = f"the draft was trained for a target of {what} {ours}; this target's is {theirs}."
+            message = (
+                f"the draft was trained for a target of {what} {ours}; this target's is {theirs}."
+            )
             found.append(finding("wrong-target", target.name, message))
     depth = target.layers
     try:

@@ -68,7 +68,9 @@ def mixed_windows(draft: Draft) -> list[Finding]:
     widths = {window for window in draft.layers.windows if window is not None}
     if len(widths) < 2:
         return []
-    message = f"the layers' windows are {sorted(widths)}; config.json holds one sliding_window only."
+    message = (
+        f"the layers' windows are {sorted(widths)}; config.json holds one sliding_window only."
+    )
     return [finding("mixed-windows", "layers.windows", message)]
 
 
@@ -145,5 +147,7 @@ def widen_windows(
         "max_window_layers": 0,
     }
     yield finding(
-        "window-written", where, f"wrote {UNBOUNDED}, so that vLLM does not apply the target's window of {window} to the draft."
+        "window-written",
+        where,
+        f"wrote {UNBOUNDED}, so that vLLM does not apply the target's window of {window} to the draft.",
     )

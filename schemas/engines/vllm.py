@@ -85,13 +85,13 @@ def refuses(config: Mapping[str, Any]) -> str:
         if "speculators_model_type" not in config:
             return NO_MODEL_TYPE
         known = config.get("speculators_config") is not None
-        return "" if known else "no speculators_config, without which vLLM does not recognise this folder."
+        return (
+            ""
+            if known
+            else "no speculators_config, without which vLLM does not recognise this folder."
+        )
     name = architecture(config)
-    return (
-        ""
-        if vllm_class(name) in KNOWN_TO_VLLM
-        else f"vLLM has no draft class {name!r}."
-    )
+    return "" if vllm_class(name) in KNOWN_TO_VLLM else f"vLLM has no draft class {name!r}."
 
 
 def _unknown_class(
@@ -122,7 +122,9 @@ def _window_of_the_target(
     own = layer_config(source.config).get("sliding_window")
     written = isinstance(own, int) and own >= UNBOUNDED
     if (window := target_window(reading.draft, target)) and not written:
-        message = f"vLLM applies the target's window of {window} to the draft layers, which have none."
+        message = (
+            f"vLLM applies the target's window of {window} to the draft layers, which have none."
+        )
         where = "layers.windows"
         yield finding("target-window", where, message, settled_by=where)
 

@@ -17,7 +17,11 @@ def raise_positions(work: Work) -> Work:
         return work
     where = "max_position_embeddings"
     if rope.scaling in STRETCHED:
-        return work.say("position-kept", where, f"{declared} was kept, below the target's {wanted}: the rope scaling depends on it.")
+        return work.say(
+            "position-kept",
+            where,
+            f"{declared} was kept, below the target's {wanted}: the rope scaling depends on it.",
+        )
     work = work.say("position-raised", where, f"{declared} became the target's {wanted}.")
     return work.describe(max_position=wanted)
 

@@ -15,7 +15,9 @@ def settle_embeddings(work: Work) -> Work:
     if _EMBEDDINGS in work.tensors and replaced and known:
         work = work.without(_EMBEDDINGS)
         work = work.say(
-            "embeddings-left-out", _EMBEDDINGS, "left out: the engine uses the target's table, before and after."
+            "embeddings-left-out",
+            _EMBEDDINGS,
+            "left out: the engine uses the target's table, before and after.",
         )
     elif _EMBEDDINGS in work.tensors and same_width and known is None:
         crosses = replaced != (work.loader.embeddings != "stored")
