@@ -258,9 +258,7 @@ def _judge_adaptive(launch: Launch, steps: int | None, tokens: int | None) -> It
     if steps is None:
         steps = _ADAPTIVE_STEPS[len(_ADAPTIVE_STEPS) // 2]
     if steps not in _ADAPTIVE_STEPS:
-        message = (
-            f"{steps}: --speculative-adaptive takes one of {', '.join(map(str, _ADAPTIVE_STEPS))}."
-        )
+        message = f"{steps}: SGLang's --speculative-adaptive takes one of {', '.join(map(str, _ADAPTIVE_STEPS))}."
         yield finding("serve-counts", "--speculative-num-steps", message)
     else:
         yield from _judge_chain(steps, tokens)

@@ -165,7 +165,9 @@ def _judge_dtype(launch: Launch) -> Iterator[Finding]:
     overrides = _overrides(launch)
     target = None if launch.target is None else _overridden(launch.target, overrides)
     if pair := _dtypes(_overridden(launch.config, overrides), target):
-        message = f"the draft runs in {pair[0]}, the target in {pair[1]}: the first step fails."
+        message = (
+            f"the draft runs in {pair[0]}, the target in {pair[1]}: SGLang fails at the first step."
+        )
         yield finding("serve-dtype", "--dtype", message, fix=f"--dtype {pair[1]}")
 
 
@@ -184,7 +186,7 @@ def _judge_window(launch: Launch) -> Iterator[Finding]:
         return
     kinds = launch.config.get("layer_types") or []
     if needs_plugin(launch.config) and "sliding_attention" in kinds:
-        message = "the draft was trained with a window, and the plugin takes no other."
+        message = "the draft was trained with a window, and SGLang's plugin takes no other."
         yield finding("serve-window-given", where, message)
     else:
         message = "every draft layer slides by it, whatever the draft was trained with."

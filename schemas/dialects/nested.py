@@ -126,12 +126,10 @@ def _residual(
 ) -> Literal["raw", "normed"]:
     if "norm_before_residual" in config:
         return "normed" if keys.norm_before_residual else "raw"
-    chosen, other = ("normed", "raw") if rules.absent_residual else ("raw", "normed")
-    message = (
-        f"absent: {rules.title} adds the {chosen} hidden state, its counterpart the {other} one."
-    )
+    chosen: Literal["raw", "normed"] = "normed" if rules.absent_residual else "raw"
+    message = f"absent: {rules.title} adds the {chosen} hidden state. speculators and vLLM disagree on it."
     reader.say("residual-default", f"{CONFIG}: norm_before_residual", message)
-    return "normed" if rules.absent_residual else "raw"
+    return chosen
 
 
 def _layers(reader: Reader, parsed: DecoderConfig, model_type: str, rules: NestedRules) -> Layers:

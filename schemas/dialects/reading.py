@@ -251,7 +251,7 @@ class Reader:
         if configured < present:
             message = (
                 f"config.json says {configured} layers, the file holds {present}. {self.engine} would "
-                f"drop the others."
+                f"drop the rest."
             )
             self.say(
                 "layer-count-short",

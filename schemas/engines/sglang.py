@@ -171,9 +171,9 @@ def _beside(top: Sequence[int], draft: Draft, target: TargetFacts | None) -> Fin
         )
     taps = draft.network.taps
     if taps is not None and taps == tuple(sorted(set(top))):
-        return finding("ids-unread", where, f"{message} They name the taps that it feeds.")
+        return finding("ids-unread", where, f"{message} They name the layers that SGLang feeds.")
     fed = "the default triple" if taps is None else list(taps)
-    message = f"{message} It feeds {fed}, vLLM and speculators would feed these."
+    message = f"{message} SGLang feeds {fed}; vLLM and speculators would feed these."
     return finding("ids-disagree", where, message, settled_by="taps")
 
 

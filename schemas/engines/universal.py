@@ -81,7 +81,7 @@ def write(draft: Draft, wishes: Wishes) -> Writing:
     zeros = tuple(dict.fromkeys(name for one in readers for name in zero_biases(draft, one)))
     findings = [*flat.findings, *lacks(draft, shared), *said, *ids]
     if draft.layers.count > 1:
-        message = "written under both names: SGLang reads hidden_norm, the others input_layernorm."
+        message = "written under both names: SGLang reads hidden_norm, speculators and vLLM read input_layernorm."
         findings.append(finding("norm-twice", "layers.N.input_layernorm.weight", message))
     return replace(
         flat,

@@ -258,7 +258,7 @@ class Recording:
             if missing := sorted(wanted - set(self.taps)):
                 raise Refused([self.not_recorded(missing)])
             if draft.fc is None and self.recordings.last == "absent":
-                message = "it reads the target's last hidden state, which was not recorded."
+                message = "the draft reads the target's last hidden state, which was not recorded."
                 raise Refused([finding("taps-not-recorded", self.recordings.source, message)])
 
     def not_recorded(self, missing: Sequence[int]) -> Finding:

@@ -406,7 +406,9 @@ def _placement(
 
 
 def _not_a_target(path: str, why: str) -> Finding:
-    return finding("not-a-target", path, f"it does not load as a causal language model: {why}")
+    return finding(
+        "not-a-target", path, f"transformers does not load it as a causal language model: {why}"
+    )
 
 
 def _incomplete(path: str, missing: list[str]) -> Finding:
