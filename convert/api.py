@@ -156,7 +156,7 @@ def _code_left(checkpoint: Checkpoint) -> list[Finding]:
     left = [name for name in checkpoint.folder.sizes if name.endswith(_CODE)]
     if checkpoint.config.get("auto_map"):
         left.append("config.json: auto_map")
-    return [finding("code-left", ", ".join(left), "not copied: code never is.")] if left else []
+    return [finding("code-left", ", ".join(left), "code is never copied.")] if left else []
 
 
 def _facts(target: TargetCheckpoint, options: Options) -> TargetFacts:

@@ -376,11 +376,12 @@ def _show_inspected(
 
     console.result(f"{source}: {loaded.layout} layout")
     described = description.describe(loaded)
-    legend = [*description.words(), *inspection.meanings(facts)]
+    table = inspection.rows(loaded, facts)
+    legend = [*description.words(), *inspection.meanings(table)]
     console.show(
         *(Text(f"  {line}") for line in described),
         Text(),
-        Figures("", inspection.COLUMNS, inspection.rows(loaded, facts), prose=True),
+        Figures("", inspection.COLUMNS, table, prose=True),
         Text(),
         *(Text(line) for line in legend),
     )

@@ -47,6 +47,13 @@ def as_json(facts: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 _STATES = {"same": "runs it", "different": "runs it wrongly", "does-not-load": "does not load"}
 _CONVERTED = {"stock": "runs", "plugin": "runs with plugin", "refused": "impossible"}
 
+_MEANINGS = {
+    "runs it": "computes exactly this network from the folder as it is",
+    "runs it wrongly": "starts without an error and computes another network, so fewer draft tokens are accepted",
+    "in doubt": "the folder has an error that must be settled before anybody can say",
+    "runs with plugin": "SGLang runs the output of auto-to-sglang with the plugin of this package",
+}
+
 COLUMNS = ("engine", "this folder", "converted", "why")
 """Of the table that people read."""
 
@@ -62,18 +69,23 @@ def rows(loaded: Loaded, facts: dict[str, dict[str, Any]]) -> list[tuple[str, ..
     table: list[tuple[str, ...]] = []
     for engine, row in facts.items():
         state, converted = _STATES[row["as_is"]], _CONVERTED[row["convertible"]]
+        reasons = list(_reasons(engine, row, unsettled))
         if unsettled:
-            state = "in doubt" if row["as_is"] == "same" else state
+            state = state if reasons else "in doubt"
             converted = "not yet"
-        reasons = list(_reasons(engine, row, unsettled)) or [""]
+            codes = ", ".join(dict.fromkeys(item.code for item in unsettled))
+            reasons.append(f"settle first: {codes}")
+        else:
+            reasons += [f"converted: {item.message} [{item.code}]" for item in row["said"]]
         table += [
             (engine, state, converted, reason) if not index else ("", "", "", reason)
-            for index, reason in enumerate(reasons)
+            for index, reason in enumerate(reasons or [""])
         ]
     return table
 
 
 def _reasons(engine: str, row: dict[str, Any], unsettled: list[Finding]) -> Iterator[str]:
+    """What an engine makes otherwise of the folder, besides what the source's own errors leave open."""
     if row["as_is"] != "same":
         title = newest(engine).title
         for path, (meant, computed) in row["differences"].items():
@@ -82,30 +94,12 @@ def _reasons(engine: str, row: dict[str, Any], unsettled: list[Finding]) -> Iter
             at_fault = item.severity == "error" or has_effect(item, engine)
             if at_fault and item not in unsettled:
                 yield f"{item.where}: {item.message} [{item.code}]"
-    if unsettled:
-        codes = ", ".join(dict.fromkeys(item.code for item in unsettled))
-        yield f"settle first: {codes}"
-        return
-    for item in row["said"]:
-        yield f"converted: {item.message} [{item.code}]"
 
 
-def meanings(facts: dict[str, dict[str, Any]]) -> list[str]:
-    """What the words of the table mean that stand in it."""
-    known = (
-        ("as_is", "same", "runs it: computes exactly this network from the folder as it is."),
-        (
-            "as_is",
-            "different",
-            "runs it wrongly: starts without an error and computes another network, so acceptance falls.",
-        ),
-        (
-            "convertible",
-            "plugin",
-            "plugin: the one in this package, for SGLang (docs/sglang-plugin.md).",
-        ),
-    )
-    return [text for key, value, text in known if any(row[key] == value for row in facts.values())]
+def meanings(table: list[tuple[str, ...]]) -> list[str]:
+    """What the words mean that stand in a table of `rows`."""
+    words = {word for row in table for word in row[1:3]}
+    return [f"{word}: {meaning}." for word, meaning in _MEANINGS.items() if word in words]
 
 
 def require_same(loaded: Loaded, engine: str) -> None:

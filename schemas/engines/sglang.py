@@ -147,7 +147,7 @@ def _ids_of_the_folder(
         message = "the list of layer ids is empty: SGLang captures no hidden states and fails."
         yield finding("ids-empty", f"{CONFIG}: {NESTED}.{IDS}", message, settled_by="taps")
     if nested and target is None:
-        message = f"{nested} were read by the plain rule (tap = id + 1); {_OTHER_RULES}."
+        message = f"{nested} were read by SGLang's plain rule (tap = id + 1); {_OTHER_RULES}."
         yield finding("plain-rule", f"{CONFIG}: {NESTED}.{IDS}", message)
     if top:
         yield _beside(top, reading.draft, target)
@@ -242,7 +242,7 @@ def eagle_config(draft: Draft, target: TargetFacts | None) -> tuple[dict[str, An
         message = f"no list of ids makes {kind or 'a target'} capture taps {list(taps)} in {SGLANG_0_5_23.name}."
         findings.append(finding("no-such-ids", where, message))
     if target is None:
-        message = f"ids {ids} were written by the plain rule (id = tap - 1); {_OTHER_RULES}."
+        message = f"ids {ids} were written by SGLang's plain rule (id = tap - 1); {_OTHER_RULES}."
         findings.append(finding("plain-rule", where, message))
     elif ids != [tap - 1 for tap in taps]:
         message = f"ids {ids} by the rule of {SGLANG_0_5_23.name}'s {kind}; versions with the plain rule read id + 1."

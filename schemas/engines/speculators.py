@@ -46,7 +46,7 @@ def refuses(config: Mapping[str, Any]) -> str:
     verifier by name.
     """
     if "speculators_model_type" not in config:
-        return "no speculators_model_type."
+        return "no speculators_model_type, by which speculators recognises its drafts."
     return "".join(f"speculators_config{what}." for what in _unsettled(config)[:1])
 
 
