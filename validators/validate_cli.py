@@ -114,7 +114,7 @@ def validate(
         typer.Option(
             metavar="E",
             min=0.0,
-            help="Gate: largest logit difference allowed against --against (default: rounding of --dtype).",
+            help="Gate: largest logit difference allowed between this draft and that of --against [rounding].",
         ),
     ] = None,
     json: Annotated[

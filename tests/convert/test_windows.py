@@ -218,7 +218,7 @@ def test_it_is_not_served_as_it_is(tmp_path):
     assert inspection.engines(whole)["vllm"]["as_is"] == "different"
     finding = refusal(inspection.require_same, whole, "vllm")
     assert finding.code == "serve-folder"
-    assert "16 positions" in finding.message
+    assert "window of 16" in finding.message
     assert inspection.engines(loaded(source))["vllm"]["as_is"] == "same"
 
 

@@ -20,7 +20,7 @@ GATE = {"name": "min-accept-length", "wanted": 3.0, "got": 1 + 1432 / 883, "pass
 
 def closed(result):
     assert result.exit_code == 1, result.output
-    assert "nothing was sent" in result.stderr
+    assert "Not published" in result.stderr
     return result.stderr
 
 
