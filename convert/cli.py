@@ -102,7 +102,7 @@ def _conversion(layout: str, destination: str) -> Callable[..., None]:
             str | None,
             typer.Option(
                 metavar="ORG/NAME",
-                help="Hub id of the target to write into the output's config by default its own.",
+                help="Hub id of the target to write into the output's config (default: the target's own).",
             ),
         ] = None,
         stock: Annotated[

@@ -121,3 +121,34 @@ def test_help_shows_what_answers_questions_before_the_conversions():
         "inspect", "diff", "serve", "explain",
     ]  # fmt: skip
     assert conversions.count("-to-") == 16
+
+
+def converted(source, output, *words):
+    return CliRunner().invoke(app, ["speculators-to-universal", str(source), str(output), *words])
+
+
+def test_a_file_that_is_written_anew_although_no_tensor_changed_says_why(tmp_path):
+    from safetensors.numpy import save_file
+
+    source = drafts.speculators(tmp_path / "draft")
+    _, tensors = drafts.load(source)
+    whole = converted(source, tmp_path / "one").stdout
+    assert "0 changed" in whole
+    assert "written anew all the same" not in whole
+    save_file(tensors, source / "model.safetensors")
+    said = converted(source, tmp_path / "two").stdout
+    assert "0 changed" in said
+    assert "without the metadata format=pt" in said
+
+
+def test_files_that_are_split_anew_say_so(tmp_path):
+    source = drafts.speculators(tmp_path / "draft")
+    said = converted(source, tmp_path / "out", "--max-shard-size", "100KB").stdout
+    assert "0 changed" in said
+    assert "put together anew, for their size" in said
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_key_that_speculators_itself_writes_is_no_remark(tied, tmp_path):
+    said = inspect(drafts.speculators(tmp_path / "draft", tie_word_embeddings=tied)).stderr
+    assert ("unread-keys" in said) is tied

@@ -482,7 +482,7 @@ def test_a_text_that_ended_early_is_judged_at_its_length(world):
 
 def test_the_targets_end_of_sequence():
     declared = json.loads((TARGET / "generation_config.json").read_text())["eos_token_id"]
-    found = judge.stop_ids(str(TARGET), Request("draft", "target"))
+    found = judge.stops_of(str(TARGET), Request("draft", "target"))
     assert found == ((declared,) if isinstance(declared, int) else tuple(declared))
 
 
