@@ -369,17 +369,22 @@ def inspect(
 def _show_inspected(
     console: Console, source: str, loaded: "Loaded", facts: dict[str, dict[str, Any]]
 ) -> None:
+    from rich.table import Table
     from rich.text import Text
 
     from eagle3_interop.convert.decide import description, inspection
     from eagle3_interop.convert.tables import Figures
 
     console.result(f"{source}: {loaded.layout} layout")
-    described = description.describe(loaded)
+    described = Table.grid(padding=(0, 2, 0, 0))
+    described.add_column(no_wrap=True)
+    described.add_column(overflow="fold")
+    for name, value in description.named(loaded):
+        described.add_row(f"  {name}", Text(value))
     table = inspection.rows(loaded, facts)
     legend = [*description.words(), *inspection.meanings(table)]
     console.show(
-        *(Text(f"  {line}") for line in described),
+        described,
         Text(),
         Figures("", inspection.COLUMNS, table, prose=True),
         Text(),

@@ -16,7 +16,12 @@ _WORDS = {
 
 
 def describe(described: Draft | Loaded) -> list[str]:
-    """The network in a few lines, for people: a name and its value each.
+    """The network in a few lines, for people: those of `named`."""
+    return [f"{name:<14}{value}" for name, value in named(described)]
+
+
+def named(described: Draft | Loaded) -> list[tuple[str, str]]:
+    """The network for people, a name and its value each.
 
     A value that an error of the source leaves in doubt names that error.
 
@@ -32,14 +37,14 @@ def describe(described: Draft | Loaded) -> list[str]:
     doubts = {}
     if isinstance(described, Loaded):
         doubts = {i.settled_by: i.code for i in errors(described.reading.findings) if i.settled_by}
-    lines = []
+    pairs = []
     for name, paths, value in _rows(draft):
         asked = sorted({code for path, code in doubts.items() if path.startswith(paths)})
         if asked and name == "taps" and draft.taps is None:
             value = "not settled"
         doubt = f"  (in doubt: {', '.join(asked)})" if asked else ""
-        lines.append(f"{name:<14}{value}{doubt}")
-    return lines
+        pairs.append((name, f"{value}{doubt}"))
+    return pairs
 
 
 def words() -> list[str]:
