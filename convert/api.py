@@ -313,12 +313,15 @@ def describe(described: Draft | Loaded) -> list[str]:
         )
         if there
     ]
+    later = f"feedback {draft.feedback}"
+    if draft.parallel is not None:
+        later = f"all tokens in one pass (P-EAGLE, mask token {draft.parallel.mask_token_id})"
     fc = "no fc" if draft.fc is None else f"fc over {draft.fc.blocks} taps: {taps}"
     return [
         f"{layers.count} layer(s) of width {draft.hidden_size}, {attention.heads} heads of "
         f"{attention.head_dim} ({attention.kv_heads} KV), MLP {layers.mlp.width}, {draft.dtype}",
         fc + (f"; {', '.join(norms)}" if norms else ""),
-        f"residual {draft.residual}, feedback {draft.feedback}, rope theta {draft.rope.theta:g}"
+        f"residual {draft.residual}, {later}, rope theta {draft.rope.theta:g}"
         f"{f' {draft.rope.scaling}' if draft.rope.scaling else ''}",
         f"{vocabulary.draft_size} of {vocabulary.target_size} tokens, head {vocabulary.head}, "
         f"embeddings {vocabulary.embeddings}",
