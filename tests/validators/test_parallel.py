@@ -1,5 +1,6 @@
 """Drafts that propose all tokens in one pass (P-EAGLE): against an engine that runs one token at a time."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from eagle3_interop.validators.accept.drafting import batches
 from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.diagnose.suspect import subject_of
 from eagle3_interop.validators.engines import miswirings
+from eagle3_interop.validators.engines.answers import Work
+from eagle3_interop.validators.engines.started import arguments_of
 from eagle3_interop.validators.network.reference import Network
 from eagle3_interop.validators.network.weights import Weights
 from eagle3_interop.validators.prove.request import Request
@@ -151,6 +154,13 @@ def test_one_pass_costs_as_much_as_one_step():
     }
     assert Acceptance(**chain).speedup(0.25) == 1
     assert Acceptance(**chain, one_pass=True).speedup(0.25) == 1.6
+
+
+def test_an_engine_is_started_with_the_flag():
+    work = Work("t", "d", False, ((1,),), 8, (), Shape.chain(4), "float32")
+    flag = "--speculative-config.parallel_drafting=true"
+    assert flag in arguments_of("vllm", replace(work, parallel=True))
+    assert flag not in arguments_of("vllm", work)
 
 
 # The trained one.
