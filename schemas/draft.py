@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Dtype = Literal["bfloat16", "float16", "float32"]
 
+Feedback = Literal["pre-norm", "post-norm"]
+
 LARGEST = 2**27
 Size = Annotated[int, Field(gt=0, le=LARGEST)]
 """A number of rows, columns, heads or positions that could be meant; more is a broken config."""
@@ -234,7 +236,12 @@ class Vocabulary(Part):
 
 
 class ParallelDrafting(Part):
-    """P-EAGLE: all draft tokens in one pass, unknown inputs replaced by a mask."""
+    """P-EAGLE: all draft tokens in one pass; a mask token and ``mask_hidden`` stand for inputs not known yet.
+
+    Attributes:
+        mask_token_id: the token whose embedding, of the draft's own table, each later position takes; None
+            where a config forgot it, which no engine runs.
+    """
 
     mask_token_id: int | None = None
 
@@ -297,7 +304,8 @@ class Network(Part):
         fc: the projection; None for drafts that read the target's last hidden state directly
             (``use_aux_hidden_state: false``).
         residual: what layer 0 adds attention's output to: the ``raw`` hidden state or the ``normed`` one.
-        feedback: the hidden state a draft step hands to the next: before or after the final norm.
+        feedback: the hidden state a draft step hands to the next: before or after the final norm; without
+            meaning where all tokens come from one pass.
         max_position: positions that the rope is stretched by; None for all other ropes.
     """
 
@@ -307,7 +315,7 @@ class Network(Part):
     fc: Fc | None
     layers: Layers
     residual: Literal["raw", "normed"] = "raw"
-    feedback: Literal["pre-norm", "post-norm"] = "pre-norm"
+    feedback: Feedback = "pre-norm"
     rope: Rope = Rope()
     max_position: Size | None = None
     vocabulary: Vocabulary
@@ -346,6 +354,8 @@ class Draft(Network):
         """What is computed, and nothing that is only told; the default triple is filled in where it is known."""
         computed = {name: getattr(self, name) for name in Network.model_fields}
         computed["target"] = Target(hidden_size=self.target.hidden_size)
+        if self.parallel is not None:
+            computed["feedback"] = "pre-norm"
         computed["max_position"] = self.max_position if self.rope.scaling in STRETCHED else None
         if self.tapping == DefaultTaps() and self.target.layers is not None:
             computed["taps"] = default_taps(self.target.layers)

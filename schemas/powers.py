@@ -36,6 +36,7 @@ class Powers:
         target_head: can take over the target's head for a draft of full vocabulary.
         tied_head: can take its embedding table for the head.
         full_map: a map may stand between two vocabularies of the same size.
+        parallel: drafts all tokens in one pass (P-EAGLE).
     """
 
     engine: str
@@ -58,6 +59,7 @@ class Powers:
     target_head: bool = True
     tied_head: bool = False
     full_map: bool = False
+    parallel: bool = False
 
 
 def both(one: Powers, other: Powers) -> Powers:
@@ -206,4 +208,11 @@ def _needs(draft: Draft, powers: Powers) -> Iterator[tuple[bool, bool, str, str,
         "full-vocabulary-map",
         "vocabulary.mapped",
         "{engine} takes no map for a draft of full vocabulary.",
+    )
+    yield (
+        powers.parallel,
+        draft.parallel is not None,
+        "parallel-draft",
+        "parallel",
+        "{engine} knows no parallel drafting (P-EAGLE): it would draft token by token, without a word.",
     )

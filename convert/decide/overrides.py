@@ -75,7 +75,6 @@ def _paths() -> set[str]:
         "fc.blocks",
         "hidden_size",
         "layers.attention.kind",
-        "parallel",
         "quantisation",
         "taps",
     }

@@ -12,7 +12,7 @@ from typing import Any
 from eagle3_interop.convert.serve.launch import Command, Serving
 from eagle3_interop.convert.serve.names import judge_models, judge_settings
 from eagle3_interop.convert.serve.parse import Launch, home, named, same_place, size
-from eagle3_interop.schemas.dialects.keys import IDS, layer_config, nested_keys
+from eagle3_interop.schemas.dialects.keys import IDS, layer_config, nested_keys, parallel_signs
 from eagle3_interop.schemas.engines.positions import vllm_context_of, vllm_reach_of
 from eagle3_interop.schemas.findings import Finding, finding
 
@@ -41,6 +41,7 @@ def vllm_command(serving: Serving) -> Command:
         "model": draft,
         **({"revision": revision} if revision else {}),
         "num_speculative_tokens": serving.num_draft_tokens,
+        **({"parallel_drafting": True} if parallel_signs(serving.config) else {}),
     }
     flags = [("--speculative-config", json.dumps(speculative))]
     if its_revision:
@@ -64,9 +65,7 @@ def judge_vllm(launch: Launch) -> Iterator[Finding]:
     if not itself:
         yield from _judge_settings(launch, settings)
     yield from _judge_numbers(settings)
-    if settings.get("parallel_drafting"):
-        message = "this draft was not trained to draft in parallel; vLLM wants its mask_hidden."
-        yield finding("serve-method", f"{_WHERE}: parallel_drafting", message)
+    yield from _judge_parallel(launch, settings, itself=itself)
     theirs = (launch.target or {}).get("quantization_config")
     if (theirs or launch.last("quantization", "q")) and not launch.config.get(
         "quantization_config"
@@ -77,6 +76,23 @@ def judge_vllm(launch: Launch) -> Iterator[Finding]:
     yield from _judge_lengths(launch, settings)
     yield from _judge_context(launch, settings)
     yield from _judge_names(launch, settings, itself=itself)
+
+
+def _judge_parallel(launch: Launch, settings: dict[str, Any], *, itself: bool) -> Iterator[Finding]:
+    """``configs/speculators/base.py``, ``llama_eagle3.py`` and ``config/vllm.py``: the flag is the user's."""
+    where, given = f"{_WHERE}: parallel_drafting", settings.get("parallel_drafting")
+    if not parallel_signs(launch.config):
+        if given:
+            message = "this draft was not trained to draft in parallel; vLLM wants its mask_hidden."
+            yield finding("serve-method", where, message)
+        return
+    if not given and not (itself and given is None) and not launch.takes_a_file:
+        state = "absent" if given is None else "false"
+        message = f"{state}: vLLM drops mask_hidden with a warning, and drafts token by token."
+        yield finding("serve-parallel", where, message)
+    if launch.switched_on("VLLM_USE_V2_MODEL_RUNNER"):
+        message = "its V2 runner has no parallel drafting, and vLLM does not start."
+        yield finding("serve-parallel", "VLLM_USE_V2_MODEL_RUNNER", message, fix="Leave it out.")
 
 
 def _judge_names(launch: Launch, settings: dict[str, Any], *, itself: bool) -> Iterator[Finding]:
@@ -214,7 +230,7 @@ def _ids(launch: Launch) -> list[int]:
 
 
 def _runs_v1(launch: Launch) -> bool:
-    return launch.switched_off("VLLM_USE_V2_MODEL_RUNNER")
+    return bool(parallel_signs(launch.config)) or launch.switched_off("VLLM_USE_V2_MODEL_RUNNER")
 
 
 def _is_eager(launch: Launch) -> bool:

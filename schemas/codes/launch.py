@@ -146,5 +146,10 @@ CODES: dict[str, Code] = {
         "Without compilation vLLM overwrites the embedding that the draft taps.",
         "Leave compilation on, or serve with SGLang.",
     ),
+    "serve-parallel": Code(
+        "error",
+        "vLLM would not draft all tokens of a P-EAGLE draft in one pass.",
+        '"parallel_drafting": true',
+    ),
     "serve-method": Code("error", "vLLM would not draft as EAGLE-3.", '"method": "eagle3"'),
 }

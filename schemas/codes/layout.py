@@ -39,8 +39,21 @@ CODES: dict[str, Code] = {
     ),
     "parallel-draft": Code(
         "error",
-        "Parallel drafting (P-EAGLE) is not carried yet; SGLang would run it as plain "
-        "autoregression.",
-        "Serve the folder with vLLM as it is.",
+        "The draft proposes all tokens in one pass (P-EAGLE), which SGLang does not know: it would run it token by "
+        "token, without a word, and with fewer accepted tokens.",
+        "Convert it for vLLM or speculators, and serve it with vLLM (parallel_drafting: true).",
+    ),
+    "no-mask-token": Code(
+        "error",
+        "A P-EAGLE draft without its mask token: vLLM fails on it, and no other token stands for it.",
+        "--set parallel.mask_token_id=N, with the token that it was trained with.",
+    ),
+    "idle-norm-output": Code(
+        "note", "norm_output says what is fed back, and a P-EAGLE draft feeds nothing back."
+    ),
+    "other-heads": Code(
+        "error",
+        "A draft of another kind (DFlash, DSpark, Medusa heads), which this tool does not carry.",
+        "Serve it with the engine that its trainer names.",
     ),
 }

@@ -13,7 +13,7 @@ from eagle3_interop.schemas.dialects.hf import (
     read_windows,
     validated,
 )
-from eagle3_interop.schemas.dialects.keys import FLAT_READ, FlatKeys, carry
+from eagle3_interop.schemas.dialects.keys import FLAT_READ, FlatKeys, carry, mask_token
 from eagle3_interop.schemas.dialects.maps import resolve_map
 from eagle3_interop.schemas.dialects.reading import Reader, cannot, remarked
 from eagle3_interop.schemas.dialects.rules import FlatRules
@@ -66,6 +66,7 @@ def read_flat(source: Source, target: TargetFacts | None, rules: FlatRules) -> R
     vocabulary, maps = _vocabulary(
         reader, source.config, parsed, keys, powers, rules, width == target_width
     )
+    parallel = reader.parallel(mask_token(source.config), parsed.vocab_size, fc is not None)
     draft = Draft(
         hidden_size=width,
         target=Target(hidden_size=target_width),
@@ -73,10 +74,11 @@ def read_flat(source: Source, target: TargetFacts | None, rules: FlatRules) -> R
         fc=fc,
         layers=_layers(reader, parsed, keys, powers, rules, windows),
         residual=_residual(reader, source.config, keys, powers),
-        feedback="post-norm" if keys.norm_output else "pre-norm",
+        feedback=reader.feedback(keys.norm_output, parallel),
         rope=read_rope(parsed, CONFIG, reader.add, partial_at_top=rules.partial_at_top),
         max_position=reader.positions(parsed.max_position_embeddings, CONFIG),
         vocabulary=vocabulary,
+        parallel=parallel,
         dtype=reader.dtype(),
     )
     reader.findings += cannot(draft, powers)

@@ -71,6 +71,9 @@ the values that leave it as it is."""
 
 NO_MODEL_TYPE = "no model_type, without which transformers' AutoConfig, and so the engine, fails."
 
+MASK_TOKENS = ("mask_token_id", "dspark_noise_token_id", "pard_token", "ptd_token_id")
+"""Where vLLM looks for the mask token of a parallel draft, in its order; in ``dflash_config`` before them."""
+
 OTHER_IDS = ("dflash_config", "dspark_target_layer_ids", "target_layer_ids")
 """Where vLLM looks for ids of other kinds of drafts when it finds none at the top level."""
 
@@ -121,6 +124,11 @@ class FlatKeys(BaseModel):
     num_aux_layers: Size | None = None
     eagle_aux_hidden_state_layer_ids: list[int] | None = None
     eagle_config: EagleConfig | None = None
+    parallel_drafting: bool | None = None
+    mask_token_id: int | None = None
+    dspark_noise_token_id: int | None = None
+    pard_token: int | None = None
+    ptd_token_id: int | None = None
 
     @property
     def nested(self) -> EagleConfig:
@@ -168,7 +176,7 @@ class SpeculatorsKeys(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
-    speculators_model_type: Literal["eagle3"] = "eagle3"
+    speculators_model_type: Literal["eagle3", "peagle"] = "eagle3"
     architectures: list[str] | None = None
     draft_vocab_size: Size = 32000
     norm_before_residual: bool = False
@@ -178,8 +186,15 @@ class SpeculatorsKeys(BaseModel):
     fc_norm: bool = False
     norm_output: bool = False
     embed_requires_grad: bool = False
+    mask_token_id: int | None = None
     speculators_config: SpeculatorsConfig | None = None
     transformer_layer_config: dict[str, Any]
+
+    @property
+    def trains_embeddings(self) -> bool:
+        """``embed_requires_grad``, whose default each kind has of its own."""
+        said = "embed_requires_grad" in self.model_fields_set
+        return self.embed_requires_grad if said else self.speculators_model_type == "peagle"
 
     @property
     def settings(self) -> SpeculatorsConfig:
@@ -209,6 +224,32 @@ def architecture(config: Mapping[str, Any]) -> str:
     names = config.get("architectures")
     first = names[0] if isinstance(names, list) and names else None
     return first if isinstance(first, str) else ""
+
+
+def parallel_signs(config: Mapping[str, Any]) -> list[str]:
+    """The keys by which a config says that its draft proposes all tokens in one pass; none for any other draft.
+
+    Nulls and false are what trainers write into every config.
+    """
+    keys = {**nested_keys(config), **config}
+    signs = [key for key in MASK_TOKENS if keys.get(key) is not None]
+    if keys.get("parallel_drafting"):
+        signs.append("parallel_drafting")
+    if keys.get("speculators_model_type") == "peagle":
+        signs.append("speculators_model_type")
+    if "peagle" in architecture(config).lower():
+        signs.append("architectures")
+    return signs
+
+
+def mask_token(config: Mapping[str, Any]) -> object:
+    """The mask token as vLLM finds it in a flat config; None where it finds none."""
+    other = config.get("dflash_config")
+    if isinstance(other, Mapping) and "mask_token_id" in other:
+        return other["mask_token_id"]
+    if config.get(MASK_TOKENS[0]) is not None:
+        return config[MASK_TOKENS[0]]
+    return next((config[key] for key in MASK_TOKENS[1:] if key in config), None)
 
 
 def layer_config(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -73,6 +73,9 @@ def read_nested(source: Source, target: TargetFacts | None, rules: NestedRules) 
     rope = read_rope(parsed, LAYER, reader.add, rope_theta)
     if rules.library_rope:
         rope = _as_the_library_rotates(reader, rope)
+    made_parallel = keys.speculators_model_type == "peagle"
+    parallel = reader.parallel(keys.mask_token_id, parsed.vocab_size, fed=True)
+    block_norms = _block_norms(reader, keys, rules, lost=made_parallel)
     tokens = [method.speculative_tokens for method in keys.settings.proposal_methods]
     draft = Draft(
         hidden_size=width,
@@ -86,21 +89,24 @@ def read_nested(source: Source, target: TargetFacts | None, rules: NestedRules) 
             blocks=blocks,
             bias=reader.bias(("fc.bias",), used=False),
             input_norm=keys.norm_before_fc,
-            block_norms=keys.fc_norm,
+            block_norms=block_norms,
         ),
         layers=_layers(reader, parsed, model_type, rules),
         residual=_residual(reader, source.config, keys, rules),
-        feedback="post-norm" if keys.norm_output else "pre-norm",
+        feedback=reader.feedback(keys.norm_output, parallel),
         rope=rope,
         max_position=reader.positions(parsed.max_position_embeddings, LAYER),
         vocabulary=vocabulary,
+        parallel=parallel,
         dtype=reader.dtype(),
         speculative_tokens=next(iter(tokens), None),
-        trains_embeddings=keys.embed_requires_grad,
+        trains_embeddings=keys.trains_embeddings,
     )
     extras = carry(source.config, rules.title, SPECULATORS_READ, reader.add)
     if rules.refuses_bare is not None:
-        _refuse_bare_keys(reader, keys, rules.refuses_bare)
+        masks = rules.bare_masks if made_parallel else ()
+        refused = {**rules.refuses_bare, **dict.fromkeys(masks, (None,))}
+        _refuse_bare_keys(reader, keys, refused)
     reader.findings += cannot(draft, rules.powers[qk_norm])
     reading = Reading(
         draft, reader.names, tuple(reader.unused), maps, tuple(reader.findings), extras
@@ -126,10 +132,24 @@ def _residual(
 ) -> Literal["raw", "normed"]:
     if "norm_before_residual" in config:
         return "normed" if keys.norm_before_residual else "raw"
+    if keys.speculators_model_type == "peagle":
+        message = "absent: both speculators and vLLM add the raw hidden state of a P-EAGLE draft."
+        reader.say("flag-default", f"{CONFIG}: norm_before_residual", message)
+        return "raw"
     chosen: Literal["raw", "normed"] = "normed" if rules.absent_residual else "raw"
     message = f"absent: {rules.title} adds the {chosen} hidden state. speculators and vLLM disagree on it."
     reader.say("residual-default", f"{CONFIG}: norm_before_residual", message)
     return chosen
+
+
+def _block_norms(reader: Reader, keys: SpeculatorsKeys, rules: NestedRules, *, lost: bool) -> bool:
+    """``fc_norm``, also where the framework loses the key on its way to its class, and fails on the tensors."""
+    if lost and "fc_norm" in rules.loses_parallel:
+        handed_on = bool(keys.transformer_layer_config.get("fc_norm"))
+        if keys.fc_norm and not handed_on:
+            message = f"{reader.engine} does not hand it on for a P-EAGLE draft, and raises an error on its tensors."
+            reader.say("fails-to-load", f"{CONFIG}: fc_norm", message)
+    return keys.fc_norm
 
 
 def _layers(reader: Reader, parsed: DecoderConfig, model_type: str, rules: NestedRules) -> Layers:

@@ -7,9 +7,22 @@ from dataclasses import replace
 import numpy as np
 
 from eagle3_interop.schemas.dialects.base import Reading, Source, TargetFacts, TensorHeader
+from eagle3_interop.schemas.dialects.hf import CONFIG
+from eagle3_interop.schemas.dialects.keys import (
+    MASK_TOKENS,
+    architecture,
+    nested_keys,
+    parallel_signs,
+)
 from eagle3_interop.schemas.dialects.rules import Loading
 from eagle3_interop.schemas.dialects.spelling import DROPPED, Spelling, understand
-from eagle3_interop.schemas.draft import DEFAULT_POSITIONS, Draft, Dtype
+from eagle3_interop.schemas.draft import (
+    DEFAULT_POSITIONS,
+    Draft,
+    Dtype,
+    Feedback,
+    ParallelDrafting,
+)
 from eagle3_interop.schemas.findings import Finding, Refused, errors, finding
 from eagle3_interop.schemas.parameters import MAPS, is_part, settled_by, shapes, storable
 from eagle3_interop.schemas.powers import Powers, lacks
@@ -17,15 +30,16 @@ from eagle3_interop.schemas.powers import Powers, lacks
 _DTYPES: dict[str, Dtype] = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 _MLA = re.compile(r"\.(q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj|kv_a_proj)\.")
 
-_PARALLEL: dict[str, tuple[object, ...]] = {
-    "speculators_model_type": (None, "eagle3"),
-    "parallel_drafting": (None, False),
-    "parallel_draft_step": (None, 1),
-    "mask_token_id": (None,),
-    "pard_token": (None,),
-    "ptd_token_id": (None,),
+_OTHER_HEADS: dict[str, tuple[object, ...]] = {
+    "speculators_model_type": (None, "eagle3", "peagle"),
+    "parallel_draft_step": (None, 0, 1),
+    "parallel_draft_heads_num_layers": (None, 0),
 }
-"""Keys by which P-EAGLE drafts are known, and the values that mean something else."""
+"""Keys of drafts with heads of another kind, and the values that mean none."""
+
+_OTHER_CLASS = re.compile(r"dflash|dspark|medusa", re.IGNORECASE)
+_OTHER_TENSOR = re.compile(r"(^|\.)(parallel_draft_heads|medusa_heads?|markov_head)\.")
+_MASK = "mask_hidden"
 
 
 class Reader:
@@ -42,7 +56,7 @@ class Reader:
     """
 
     def __init__(self, source: Source, loading: Loading) -> None:
-        """Understand every stored name; refuse what is quantised, MLA or parallel by name."""
+        """Understand every stored name; refuse what is quantised, MLA or of another kind by name."""
         self.source = source
         self.loading = loading
         self.engine = loading.title
@@ -86,18 +100,62 @@ class Reader:
         if mla := sorted(name for name in tensors if _MLA.search(name)):
             message = "this draft uses multi-head latent attention, which is not carried yet."
             self.say("mla-draft", mla[0], message)
-        masks = sorted(name for name in tensors if name.endswith("mask_hidden"))
-        nested = config.get("eagle_config")
-        keys = {**(nested if isinstance(nested, Mapping) else {}), **config}
-        signs = [key for key, neutral in _PARALLEL.items() if keys.get(key) not in neutral]
-        if masks or signs or str(keys.get("architectures")).lower().find("peagle") >= 0:
-            where = masks[0] if masks else f"config.json: {', '.join(signs) or 'architectures'}"
-            message = (
-                "this draft proposes all tokens in one pass (P-EAGLE), which is not carried yet."
-            )
-            self.say("parallel-draft", where, message)
+        keys = {**nested_keys(config), **config}
+        signs = [key for key, neutral in _OTHER_HEADS.items() if keys.get(key) not in neutral]
+        if _OTHER_CLASS.search(architecture(config)):
+            signs.append("architectures")
+        heads = sorted(name for name in tensors if _OTHER_TENSOR.search(name))
+        if heads or signs:
+            where = heads[0] if heads else f"{CONFIG}: {', '.join(signs)}"
+            message = "this is a draft of another kind (DFlash, DSpark or Medusa heads), neither EAGLE-3 nor P-EAGLE."
+            self.say("other-heads", where, message)
         if self.findings:
             raise Refused(self.findings)
+
+    def parallel(self, token: object, vocabulary: int, fed: bool) -> ParallelDrafting | None:
+        """Whether, and with which mask token, all tokens are drafted in one pass.
+
+        Args:
+            token: the mask token as the framework finds it.
+            vocabulary: rows of the table that it is looked up in.
+            fed: the draft has an fc, through which ``mask_hidden`` goes.
+        """
+        mask, signs = self.names.get(_MASK), parallel_signs(self.source.config)
+        if mask is None and not signs:
+            return None
+        where = f"{CONFIG}: {', '.join(signs)}" if signs else str(mask)
+        if not self.loading.parallel:
+            message = f"{self.engine} knows no parallel drafting (P-EAGLE): it drafts token by token, without a word."
+            self.say("parallel-draft", where, message)
+            if mask is not None:
+                self.leave_out(_MASK)
+                if self.strict:
+                    message = f"{self.engine} has no such parameter, and raises an error."
+                    self.say("fails-to-load", mask, message)
+            return None
+        if not fed:
+            message = "without fc there is nothing that mask_hidden goes through; no trainer writes such a draft."
+            self.say("parallel-draft", where, message)
+        if type(token) is not int or not 0 <= token < vocabulary:
+            found = (
+                "absent" if token is None else f"{token!r}, which is none of {vocabulary} tokens"
+            )
+            message = (
+                f"{found}: the token that stands for those not known yet; vLLM fails without it."
+            )
+            settles = "parallel.mask_token_id"
+            self.say("no-mask-token", f"{CONFIG}: {MASK_TOKENS[0]}", message, settled_by=settles)
+            token = None
+        return ParallelDrafting(mask_token_id=token)
+
+    def feedback(self, post_norm: bool, parallel: ParallelDrafting | None) -> Feedback:
+        """What a step hands to the next; of a single pass nothing, whatever ``norm_output`` says."""
+        if parallel is not None and post_norm:
+            message = (
+                "true, and without effect: all tokens come from one pass, and nothing is fed back."
+            )
+            self.say("idle-norm-output", f"{CONFIG}: norm_output", message)
+        return "post-norm" if post_norm and parallel is None else "pre-norm"
 
     def _understand(self, spelling: Spelling) -> None:
         foreign: list[str] = []
@@ -342,6 +400,10 @@ def _missing(name: str, shape: tuple[int, ...]) -> Finding:
         return finding("missing-head", name, message)
     if name == "d2t":
         return finding("missing-map", name, "the vocabulary map is absent.")
+    if name == _MASK:
+        message = f"absent (expected shape {list(shape)}): it stands for hidden states that are not known yet. vLLM raises an error."
+        fix = "Fetch a complete copy; of a draft that proposes token by token, remove the mask token's key."
+        return finding("missing-tensor", name, message, fix=fix)
     message = f"absent (expected shape {list(shape)}). Engines run with its initial value and do not say so."
     return finding("missing-tensor", name, message)
 

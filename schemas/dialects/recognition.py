@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from eagle3_interop.schemas.dialects.keys import IDS, architecture, nested_keys
+from eagle3_interop.schemas.dialects.keys import IDS, architecture, nested_keys, parallel_signs
 
 STOCK = "LlamaForCausalLMEagle3"
 """SGLang's own draft class, and the name that SpecForge and ModelOpt write."""
@@ -65,6 +65,8 @@ def sglang(config: Mapping[str, Any]) -> Sign | None:
     """
     if "speculators_model_type" in config and "num_hidden_layers" not in config:
         return None
+    if parallel_signs(config):
+        return None  # it knows no such draft, whoever wrote the folder
     name = architecture(config)
     if nested_keys(config).get(IDS):
         return Sign(NESTED_IDS, f"ids in eagle_config (architecture {name})", guess=True)
@@ -75,10 +77,12 @@ def sglang(config: Mapping[str, Any]) -> Sign | None:
 
 
 def vllm(config: Mapping[str, Any]) -> Sign | None:
-    """A speculators folder, or a flat config with top-level ids or one of vLLM's classes and no ids."""
+    """A speculators folder, or a flat config: of a parallel draft, with top-level ids, or one of vLLM's classes."""
     if "speculators_model_type" in config:
         return Sign(OTHER_CLASS, "speculators_model_type, which vLLM reads too")
     name = architecture(config)
+    if signs := parallel_signs(config):
+        return Sign(OWN_KEYS, f"parallel drafting ({', '.join(signs)})")
     if config.get(IDS):
         return Sign(TOP_IDS, f"top-level ids (architecture {name})")
     if nested_keys(config).get(IDS):

@@ -30,6 +30,7 @@ class Loading:
         knows_swish: takes ``swish`` for silu; else it does not start.
         needs_t2d: gathers the verifier's head by t2d, and raises an error without one.
         sorts_maps: rows of the head stand in ascending order of their target ids, so that t2d gives d2t.
+        parallel: drafts all tokens in one pass where a folder is made for it (P-EAGLE).
         remarks: what else there is to say of a folder.
     """
 
@@ -39,6 +40,7 @@ class Loading:
     knows_swish: bool = False
     needs_t2d: bool = False
     sorts_maps: bool = False
+    parallel: bool = False
     remarks: tuple[Remarks, ...] = ()
 
 
@@ -93,6 +95,8 @@ class NestedRules(Loading):
         absent_vocabulary: an absent ``draft_vocab_size`` means the whole vocabulary; else the class default.
         library_rope: rotates as transformers' llama and qwen3 layers, which never read partial factors of a
             plain rope, nor positions of several kinds.
+        loses_parallel: keys of a P-EAGLE folder that it does not hand on to its class.
+        bare_masks: keys among the layers' own that it takes for the mask token before the folder's.
         refuses_bare: keys among the layers' own that it hands on and that change what is computed, with the
             values that mean nothing.
     """
@@ -107,4 +111,6 @@ class NestedRules(Loading):
     qwen3_output_bias: bool = True
     absent_vocabulary: bool = False
     library_rope: bool = False
+    loses_parallel: tuple[str, ...] = ()
+    bare_masks: tuple[str, ...] = ()
     refuses_bare: Mapping[str, tuple[object, ...]] | None = None

@@ -32,6 +32,7 @@ _LLAMA = Powers(
     partial_rotary=False,
     mrope=False,
     target_head=False,
+    parallel=True,
 )
 POWERS = {
     False: _LLAMA,
@@ -92,6 +93,7 @@ RULES = NestedRules(
     config_classes=True,
     sized_by=_sized,
     library_rope=True,
+    parallel=True,
 )
 
 SPECULATORS_0_9 = Release(
@@ -139,11 +141,12 @@ def own_keys(draft: Draft, wishes: Wishes) -> tuple[dict[str, Any], list[Finding
     if draft.fc is not None:
         # vLLM's llama class sizes fc from this key alone when it reads a speculators folder.
         layer["num_aux_hidden_states"] = draft.fc.blocks
+    kind = "eagle3" if draft.parallel is None else "peagle"
     written: dict[str, Any] = {
-        "speculators_model_type": "eagle3",
+        "speculators_model_type": kind,
         "speculators_version": CONFIG_VERSION,
         "speculators_config": {
-            "algorithm": "eagle3",
+            "algorithm": kind,
             "default_proposal_method": "greedy",
             "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": tokens}],
             "verifier": {
@@ -161,6 +164,8 @@ def own_keys(draft: Draft, wishes: Wishes) -> tuple[dict[str, Any], list[Finding
         "target_hidden_size": draft.target.hidden_size,
         IDS: None if draft.taps is None else list(draft.taps),
     }
+    if draft.parallel is not None:
+        written["mask_token_id"] = draft.parallel.mask_token_id
     return written, findings
 
 
@@ -175,7 +180,8 @@ def write(draft: Draft, wishes: Wishes) -> Writing:
     keys, said = own_keys(draft, wishes)
     keys[LAYER] = {**wishes.extras.get(LAYER, {}), **keys[LAYER]}
     beside = {key: value for key, value in wishes.extras.items() if key != LAYER}
-    config = {**beside, "architectures": ["Eagle3DraftModel"], **keys, "dtype": draft.dtype}
+    name = "Eagle3DraftModel" if draft.parallel is None else "PEagleDraftModel"
+    config = {**beside, "architectures": [name], **keys, "dtype": draft.dtype}
     return Writing(
         config=config,
         spelling=SPELLING,

@@ -14,6 +14,7 @@ from eagle3_interop.schemas.dialects.base import Reading, Source, TargetFacts, W
 from eagle3_interop.schemas.dialects.hf import CONFIG, UNBOUNDED, DecoderConfig
 from eagle3_interop.schemas.dialects.keys import (
     IDS,
+    MASK_TOKENS,
     NESTED,
     NO_MODEL_TYPE,
     OTHER_IDS,
@@ -43,12 +44,13 @@ from eagle3_interop.schemas.powers import Powers, lacks
 SPELLING = Spelling(roots=("",), layer0=("midlayer.", "layers.0."), later_norm="input_layernorm")
 
 POWERS = {
-    False: Powers(engine="vLLM's llama class", mlp_bias=True, logit_scale=True),
+    False: Powers(engine="vLLM's llama class", mlp_bias=True, logit_scale=True, parallel=True),
     True: Powers(
         engine="vLLM's qwen3 class",
         qk_norm=True,
         attention_biases=frozenset({"qkv"}),
         logit_scale=True,
+        parallel=True,
     ),
 }
 
@@ -171,6 +173,8 @@ def write(draft: Draft, wishes: Wishes) -> Writing:
     """Write vLLM's flat form."""
     powers = draft_class(draft, wishes)
     config = flat_config(draft, PLUGIN[powers.qk_norm], wishes.extras)
+    if draft.parallel is not None:
+        config["ptd_token_id"] = draft.parallel.mask_token_id
     findings = [
         *mixed_windows(draft),
         *lacks(draft, powers),
@@ -243,6 +247,7 @@ RULES = FlatRules(
     powers=_powers,
     ids=_ids,
     blocks=_blocks,
+    parallel=True,
     remarks=(_window_of_the_target, _unknown_class, _ids_of_the_folder),
 )
 
@@ -274,6 +279,9 @@ NESTED_RULES = NestedRules(
     bare_qwen3_theta=1e6,
     qwen3_output_bias=False,
     absent_vocabulary=True,
+    parallel=True,
+    loses_parallel=("fc_norm",),
+    bare_masks=("dflash_config", *MASK_TOKENS[:2]),
     refuses_bare={
         "bias": (None, False),
         "eagle_config": (None,),

@@ -440,27 +440,6 @@ def test_an_mla_draft_is_refused_by_name(tmp_path):
     assert refusals(convert, drafts.sglang(tmp_path / "draft", tensors), "vllm") == {"mla-draft"}
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"mask_token_id": 5},
-        {"parallel_drafting": True},
-        {"ptd_token_id": 5},
-        {"architectures": ["PEagleDraftModel"]},
-        {"eagle_config": {**drafts.SGLANG_CONFIG["eagle_config"], "parallel_draft_step": 4}},
-    ],
-)
-def test_a_parallel_draft_is_refused_by_name(changes, tmp_path):
-    source = drafts.sglang(tmp_path / "draft", **changes)
-    assert refusals(convert, source, "sglang", layout="sglang") == {"parallel-draft"}
-
-
-def test_a_parallel_draft_is_known_by_its_mask(tmp_path):
-    tensors = drafts.speculators_tensors() | {"mask_hidden": random((1, 1, 3 * H), 1)}
-    source = drafts.speculators(tmp_path / "draft", tensors, speculators_model_type="peagle")
-    assert refusals(convert, source, "vllm", layout="speculators") == {"parallel-draft"}
-
-
 def test_ids_at_the_top_level_also_size_fc_for_vllms_llama_class(tmp_path):
     tensors = drafts.speculators_tensors() | drafts.common_tensors(4)
     source = drafts.speculators(

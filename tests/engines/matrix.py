@@ -30,6 +30,11 @@ SECTIONS = {
         "framework that ignores it would count. *does not load*: the engine fails on it, as `inspect` says of "
         "the folder.",
     ),
+    "parallel": (
+        "A trained P-EAGLE draft",
+        "As above, of the draft class that proposes all tokens in one pass, with vLLM's `parallel_drafting`. "
+        "*flipped* drafts token by token, which vLLM does without that flag, to the last token.",
+    ),
     "stock": (
         "The same drafts forced into SGLang's stock class",
         "Where the plugin is needed, the folder was renamed to `LlamaForCausalLMEagle3` and run all the "

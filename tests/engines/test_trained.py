@@ -56,7 +56,7 @@ FIXED = {
     ("plain", "sglang sglang"),  # test_journey.py's
     *((name, "vllm universal") for name in ("library_defaults", "four_taps", "two_layers")),
 }
-"""With those of the other files 24 starts of an engine, when all nine drafts are there."""
+"""With those of the other files 25 starts of an engine, when all nine drafts are there."""
 
 
 def cells() -> list[Any]:

@@ -130,6 +130,28 @@ def chain(count):
     return propose
 
 
+def masks(count):
+    """Greedy proposals of one pass: behind the last real token stand masks, which see it and each other."""
+
+    def propose(network, logits, _state, position, caches):
+        parallel, width = network.d.parallel, network.d.target.hidden_size
+        blank = network.fused(network.w["mask_hidden"].view(-1, width))
+        drafted = [network.target_id(int(logits.argmax()))]
+        for step in range(count - 1):
+            logits, _ = network.feed(parallel.mask_token_id, blank, position + step, caches)
+            drafted.append(network.target_id(int(logits.argmax())))
+
+        def accept(truth):
+            taken = 0
+            while taken < count and drafted[taken] == truth[taken]:
+                taken += 1
+            return taken
+
+        return accept
+
+    return propose
+
+
 def best(scores, count):
     """Indices of the largest, largest first."""
     return sorted(range(len(scores)), key=lambda i: -float(scores[i]))[:count]

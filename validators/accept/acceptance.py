@@ -7,7 +7,7 @@ step counts in full, as in the engines.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -39,6 +39,7 @@ class Acceptance:
         prompts: (drafts, accepted) of each text.
         per_position: steps that accepted more than j tokens.
         positions: the same of each text.
+        one_pass: all tokens of a step come from one pass of the draft (P-EAGLE).
     """
 
     shape: Shape
@@ -46,6 +47,7 @@ class Acceptance:
     prompts: tuple[tuple[int, int], ...]
     per_position: tuple[int, ...]
     positions: tuple[tuple[int, ...], ...] = ()
+    one_pass: bool = False
 
     @property
     def drafts(self) -> int:
@@ -75,7 +77,8 @@ class Acceptance:
         Args:
             cost_ratio: time of one draft step over time of one target step.
         """
-        return self.accept_length / (1 + self.shape.steps * cost_ratio)
+        passes = 1 if self.one_pass else self.shape.steps
+        return self.accept_length / (1 + passes * cost_ratio)
 
     def by_prompt(self) -> list[dict[str, Any]]:
         """The report's rows, one a text."""
@@ -132,7 +135,10 @@ def measure(
     ):
         for shape, lengths in batch_lengths(network, batch, list(counters)).items():
             counters[shape].add(batch, lengths)
-    return {shape: counter.result() for shape, counter in counters.items()}
+    one_pass = network.draft.parallel is not None
+    return {
+        shape: replace(counter.result(), one_pass=one_pass) for shape, counter in counters.items()
+    }
 
 
 def batch_lengths(network: Network, batch: Batch, shapes: Sequence[Shape]) -> dict[Shape, Tensor]:

@@ -178,6 +178,8 @@ def _options(
         "hidden_norms": ["one", "two"],
         "entry_norms": ["as-named", "swapped"],
     }
+    if draft.parallel is not None:
+        del options["feedback"]  # nothing is handed on
     if draft.fc is not None:
         options |= {"input_norm": switch, "block_norms": switch}
     if draft.layers.count > 1:

@@ -29,6 +29,7 @@ class Work:
         shape: what is drafted a step.
         dtype: of target and draft.
         trust_remote_code: of the target.
+        parallel: all tokens of a step come from one pass of the draft (P-EAGLE).
     """
 
     target: str
@@ -40,6 +41,7 @@ class Work:
     shape: Shape
     dtype: str
     trust_remote_code: bool = False
+    parallel: bool = False
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,7 @@ class EngineJudge:
             stop_ids=stops_of(path, request) if request.stop_at_eos else (),
             shape=shape,
             dtype=request.dtype,
+            parallel=loaded.reading.draft.parallel is not None,
             trust_remote_code=request.trust_remote_code,
         )
         self.served = self.generator.generate(self.work)

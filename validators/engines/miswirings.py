@@ -95,16 +95,13 @@ def miswirings(
         window: that the whole target slides by.
     """
     yield from _taps(draft, depth)
-    if draft.fc is not None and width == draft.hidden_size:
+    if draft.fc is not None and draft.parallel is None and width == draft.hidden_size:
         message = "skips fc and feeds the target's last hidden state (EAGLE in place of EAGLE3)"
         yield _changed("fc-skipped", message, draft, fc=None, taps=None)
     residual = "normed" if draft.residual == "raw" else "raw"
     message = f"adds attention's output to the {residual} hidden state (norm_before_residual)"
     yield _changed("residual", message, draft, residual=residual)
-    feedback = "post-norm" if draft.feedback == "pre-norm" else "pre-norm"
-    place = "after" if feedback == "post-norm" else "before"
-    message = f"hands on the hidden state from {place} the final norm (norm_output)"
-    yield _changed("feedback", message, draft, feedback=feedback)
+    yield _later_steps(draft)
     yield from _vocabulary(draft, width)
     yield from _ignored(draft)
     if window is not None and None in draft.layers.windows:
@@ -112,6 +109,17 @@ def miswirings(
         layers = draft.layers.model_copy(update={"windows": windows})
         message = f"gives the draft's layers the target's window of {window}"
         yield _changed("target-window", message, draft, layers=layers)
+
+
+def _later_steps(draft: Draft) -> Miswiring:
+    """What a step may take in place of what it should."""
+    if draft.parallel is not None:
+        message = "drafts token by token, without masks (parallel_drafting is not set)"
+        return _changed("token-by-token", message, draft, parallel=None)
+    feedback = "post-norm" if draft.feedback == "pre-norm" else "pre-norm"
+    place = "after" if feedback == "post-norm" else "before"
+    message = f"hands on the hidden state from {place} the final norm (norm_output)"
+    return _changed("feedback", message, draft, feedback=feedback)
 
 
 def _taps(draft: Draft, depth: int) -> Iterator[Miswiring]:

@@ -197,6 +197,7 @@ def arguments_of(engine: Engine, work: Work) -> list[str]:
             f"{setting}method=eagle3",
             f"{setting}model={work.draft}",
             f"{setting}num_speculative_tokens={shape.steps}",
+            *([f"{setting}parallel_drafting=true"] if work.parallel else []),
             *remote,
         ]
     return [

@@ -12,6 +12,11 @@ x[p+1]; what comes next?". Shapes: B texts, T positions, Q queries, H the draft'
 * **Next step.** The same network at position p+1, with the drafted token and, in hidden's place,
   its own output before (or after) the final norm: the *feedback*. fc is not applied again.
 
+A draft that proposes **all tokens in one pass** (P-EAGLE) knows neither drafted tokens nor feedback: every later
+position takes a mask token's embedding and fc of one learned input, ``mask_hidden``, in their place. Nothing else
+differs, since position p+j sees the real keys of 0..p and its own chain's masks alone: an engine's next pass
+overwrites the masks of this one before anything reads them.
+
 Keys of the first pass come from the target's features and are shared by all that follows; those
 of later steps belong to the draft that made them (`Cache`). A step of the draft that starts at p
 sees the shared keys of 0..p and its own. That is what an engine's cache holds at that moment: it
@@ -28,11 +33,11 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Size, Tensor
 from torch.nn import functional as F  # noqa: N812
 from transformers.activations import ACT2FN
 
-from eagle3_interop.schemas.draft import Draft
+from eagle3_interop.schemas.draft import Draft, Fc
 from eagle3_interop.schemas.findings import Refused, finding
 from eagle3_interop.validators.network.attention import Cache, LayerCache, attend
 from eagle3_interop.validators.network.rotary import Rotary, rotate
@@ -79,7 +84,7 @@ class Network:
         """Check that this implementation knows the network.
 
         Raises:
-            Refused: MLA, parallel drafting or quantised weights, which are not implemented.
+            Refused: MLA or quantised weights, which are not implemented; no mask token.
         """
         refuse_unknown(draft)
         self.draft = draft
@@ -99,13 +104,25 @@ class Network:
                 )
             return self._record(trace, "fc_output", self._cast(features.final))
         taps = torch.cat([self._cast(features.taps[tap]) for tap in self._taps()], dim=-1)
-        if self.draft.fc.input_norm:
+        return self._project(self.draft.fc, taps, trace)
+
+    def _project(self, fc: Fc, taps: Tensor, trace: Trace | None = None) -> Tensor:
+        if fc.input_norm:
             taps = self._norm("input_norm", taps)
-        if self.draft.fc.block_norms:
-            blocks = taps.chunk(self.draft.fc.blocks, dim=-1)
+        if fc.block_norms:
+            blocks = taps.chunk(fc.blocks, dim=-1)
             taps = torch.cat([self._norm(f"fc_norm.{i}", x) for i, x in enumerate(blocks)], dim=-1)
         self._record(trace, "fc_input", taps)
-        return self._record(trace, "fc_output", self._linear("fc", taps, bias=self.draft.fc.bias))
+        return self._record(trace, "fc_output", self._linear("fc", taps, bias=fc.bias))
+
+    def _masks(self, token: int | None, shape: Size) -> tuple[Tensor, Tensor]:
+        """Tokens and hidden states of a later position of a parallel draft, of this shape."""
+        fc = self.draft.fc
+        if fc is None or token is None:
+            raise ValueError("a parallel draft needs an fc and a mask token")
+        hidden = self._project(fc, self.weights["mask_hidden"].flatten())
+        tokens = torch.full(shape, token, device=self.weights.device)
+        return tokens, hidden.expand(*shape, -1)
 
     def _taps(self) -> tuple[int, ...]:
         taps = self.draft.network.taps
@@ -139,14 +156,18 @@ class Network:
         """One more token for each of the cache's drafts.
 
         Args:
-            tokens: [B, Q], the token each draft goes on with.
-            hidden: [B, Q, H], the feedback of the step that proposed it.
+            tokens: [B, Q], the token each draft goes on with; a parallel draft takes its mask token.
+            hidden: [B, Q, H], the feedback of the step that proposed it; a parallel draft takes fc of its
+                ``mask_hidden``.
             cache: of the steps before; this step's keys are added to it.
             trace: stages by name, filled if given.
 
         Returns:
             The output; the logits of depth j predict x[p+2+j].
         """
+        if self.draft.parallel is not None:
+            tokens, hidden = self._masks(self.draft.parallel.mask_token_id, tokens.shape)
+            self._record(trace, "mask", hidden)
         out = self._forward(tokens, hidden, cache.starts + cache.depth, cache, trace)
         cache.depth += 1
         return out
@@ -270,7 +291,9 @@ def refuse_unknown(draft: Draft) -> None:
     """Raise `Refused` for what this implementation does not compute."""
     unknown = {
         "mla-draft": draft.layers.attention.kind == "mla" and "latent attention (MLA)",
-        "parallel-draft": draft.parallel is not None and "parallel drafting (P-EAGLE)",
+        "no-mask-token": draft.parallel is not None
+        and draft.parallel.mask_token_id is None
+        and "parallel drafting (P-EAGLE) without a mask token",
         "quantised-draft": draft.quantisation is not None and f"{draft.quantisation} weights",
     }
     findings = [

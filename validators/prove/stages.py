@@ -24,7 +24,8 @@ The half types are only as exact as their 11 and 8 bits.
 MEANING = {
     "fc input": "other taps of the target are fed, or normed otherwise: compare taps and fc norms",
     "fc output": "fc's weights differ, or its blocks meet other taps",
-    "embedding": "the two look their input tokens up in different tables",
+    "embedding": "the two look their input tokens up in different tables, or take another mask token",
+    "mask": "mask_hidden or its way through fc differs, or one proposes all tokens in one pass and the other does not",
     "first-layer input": "the norms of embedding and hidden state differ, or their order",
     "layer input": "the norm before attention differs",
     "residual": "one adds the raw hidden state, the other the normed one (norm_before_residual)",
@@ -81,7 +82,8 @@ def first_parting(one: Network, other: Network, batch: Batch, depth: int) -> Par
         depth: steps to follow.
     """
     left, right = (trace_steps(network, batch, depth) for network in (one, other))
-    stages = list(_stages(depth, max(one.draft.layers.count, other.draft.layers.count)))
+    parallel = any(network.draft.parallel is not None for network in (one, other))
+    stages = list(_stages(depth, max(one.draft.layers.count, other.draft.layers.count), parallel))
     limit = ROUNDING[one.weights.dtype]
     differing = {stage.key for stage in stages if not _same(left, right, stage.key, limit)}
     if "0 head" not in differing:
@@ -124,12 +126,15 @@ def trace_steps(network: Network, batch: Batch, depth: int) -> dict[str, Tensor]
     return found
 
 
-def _stages(depth: int, layers: int) -> Iterator[Stage]:
+def _stages(depth: int, layers: int, parallel: bool) -> Iterator[Stage]:
     for step in range(depth):
-        hidden = "0 fc_output" if step == 0 else f"{step - 1} feedback"
+        later = f"{step} mask" if parallel else f"{step - 1} feedback"
+        hidden = "0 fc_output" if step == 0 else later
         if step == 0:
             yield Stage("0 fc_input", "fc input", ())
             yield Stage("0 fc_output", "fc output", ("0 fc_input",))
+        elif parallel:
+            yield Stage(later, "mask", ())
         yield Stage(f"{step} embedding", "embedding", ())
         inputs: tuple[str, ...] = (hidden,)
         for layer in range(layers):
@@ -147,7 +152,8 @@ def _stages(depth: int, layers: int) -> Iterator[Stage]:
         if step == 0:
             yield Stage("ids", "vocabulary map", ())
         yield Stage(f"{step} head", "head", (f"{step} raw head", "ids"))
-        yield Stage(f"{step} feedback", "feedback", (*inputs, f"{step} norm"))
+        if not parallel:
+            yield Stage(f"{step} feedback", "feedback", (*inputs, f"{step} norm"))
 
 
 def _same(left: Trace, right: Trace, key: str, limit: float) -> bool:

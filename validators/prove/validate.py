@@ -110,11 +110,11 @@ def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Repo
     shape = request.shape or (judge.shape if judge else None)
     shape = shape or Shape.chain(loaded.reading.draft.speculative_tokens or 3)
     shape.checked().fits(loaded.reading.draft.vocabulary.draft_size)
+    drafts = [one.reading.draft for one in (loaded, source) if one is not None]
+    shapes = _shapes(request, shape, chains=any(one.parallel is not None for one in drafts))
     if judge:
         with watch("the engine starts and generates", len(prompts) * request.written):
             judge.serve(request, loaded, prompts, shape)
-    shapes = _shapes(request, shape)
-    drafts = [one.reading.draft for one in (loaded, source) if one is not None]
     target: Source
     texts: tuple[Text, ...]
     encoded: list[tuple[int, ...]] = []
@@ -251,11 +251,23 @@ def _network(loaded: Loaded, target: Source, request: Request, device: torch.dev
     return Network(loaded.reading.draft, weights)
 
 
-def _shapes(request: Request, shape: Shape) -> list[Shape]:
-    """What is measured: the one asked for, and what a sweep or a cost ratio adds."""
+def _shapes(request: Request, shape: Shape, *, chains: bool) -> list[Shape]:
+    """What is measured: the one asked for, and what a sweep or a cost ratio adds.
+
+    Args:
+        request: what was asked.
+        shape: of the report's own figures.
+        chains: a draft proposes all tokens in one pass, of which no engine makes a tree.
+
+    Raises:
+        Usage: a tree was asked for, and cannot be.
+    """
+    if chains and not shape.is_chain:
+        message = "this draft proposes all tokens in one pass (P-EAGLE), and no engine makes a tree of them"
+        raise Usage(f"--tree: {message}. Give --num-draft-tokens.")
     shapes = [shape]
     if request.sweep:
-        shapes += grid(shape)
+        shapes += [one for one in grid(shape) if one.is_chain or not chains]
     elif request.cost_ratio is not None and shape.is_chain:
         shapes += [Shape.chain(steps) for steps in range(1, shape.steps)]
     return list(dict.fromkeys(shapes))
