@@ -214,5 +214,5 @@ def _needs(draft: Draft, powers: Powers) -> Iterator[tuple[bool, bool, str, str,
         draft.parallel is not None,
         "parallel-draft",
         "parallel",
-        "{engine} knows no parallel drafting (P-EAGLE): it would draft token by token, without a word.",
+        "{engine} knows no parallel drafting (P-EAGLE): it would draft token by token, and not say so.",
     )

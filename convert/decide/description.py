@@ -73,9 +73,6 @@ def _rows(draft: Draft) -> Iterator[tuple[str, tuple[str, ...], str]]:
     yield "residual", ("residual",), draft.residual
     if draft.parallel is None:
         yield "feedback", ("feedback",), draft.feedback
-    else:
-        one_pass = f"all tokens in one pass (P-EAGLE, mask token {draft.parallel.mask_token_id})"
-        yield "drafting", ("parallel",), one_pass
     mapped = " (the maps d2t and t2d)" if vocabulary.mapped else ""
     scale = f", logits times {vocabulary.logit_scale:g}" if vocabulary.logit_scale != 1 else ""
     yield (

@@ -125,7 +125,7 @@ class Reader:
             return None
         where = f"{CONFIG}: {', '.join(signs)}" if signs else str(mask)
         if not self.loading.parallel:
-            message = f"{self.engine} knows no parallel drafting (P-EAGLE): it drafts token by token, without a word."
+            message = f"{self.engine} knows no parallel drafting (P-EAGLE): it drafts token by token, and does not say so."
             self.say("parallel-draft", where, message)
             if mask is not None:
                 self.leave_out(_MASK)
