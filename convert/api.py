@@ -99,6 +99,7 @@ def load(
     diagnosing: bool = False,
     describing: bool = False,
     shared: bool = True,
+    served: bool = False,
 ) -> Loaded:
     """Read a draft by its own framework's rules, and put the user's word in.
 
@@ -110,6 +111,7 @@ def load(
         diagnosing: errors that a diagnosis answers do not refuse.
         describing: no error refuses once the folder could be read; they stand among the findings.
         shared: a folder for all three must say the same to all three; False asks speculators' keys alone.
+        served: the network that engines compute is wanted, whoever trained it, unless the user names a trainer.
 
     Raises:
         Refused: it is no draft, another layout, or holds what cannot be understood exactly.
@@ -133,10 +135,14 @@ def load(
         reading = with_target(reading, facts)
     trainer = None
     if not beside:  # what this tool wrote says all that it was trained as
-        reading, trainer, told = as_trained(
-            checkpoint, reading, options.trainer, served_is_meant=named
+        reading, trainer = as_trained(
+            checkpoint,
+            reading,
+            options.trainer,
+            served_is_meant=named,
+            only_served=served,
+            allowed=options.allow,
         )
-        said += told
     reading = apply(reading, options.taps, options.sets or {})
     reading, borrowed = _share_head(recall_tokens(reading, beside), target)
     found = [*checkpoint.findings, *said, *_code_left(checkpoint), *reading.findings, *borrowed]

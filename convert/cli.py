@@ -88,6 +88,14 @@ TrainerOpt = Annotated[
 ]
 
 
+AllowOpt = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="CODE", help="Accept the loss of what was trained and no engine computes."
+    ),
+]
+
+
 @app.callback()
 def _everywhere(version: VersionFlag = False) -> None:
     """Move EAGLE-3 drafts between speculators, SGLang and vLLM, exactly or not at all."""
@@ -127,6 +135,7 @@ def _conversion(layout: str, destination: str) -> Callable[..., None]:
             ),
         ] = None,
         trainer: TrainerOpt = None,
+        allow: AllowOpt = None,
         dtype: Annotated[
             Dtype | None, typer.Option(help="Cast the weights to this dtype (default: as stored).")
         ] = None,
@@ -186,6 +195,7 @@ def _conversion(layout: str, destination: str) -> Callable[..., None]:
                 taps,
                 sets,
                 trainer,
+                allow,
                 dtype,
                 max_shard_size,
                 canonical_names,
@@ -225,6 +235,7 @@ def _options(
     taps: str | None,
     sets: list[str] | None,
     trainer: str | None,
+    allow: list[str] | None,
     dtype: Dtype | None,
     max_shard_size: str,
     canonical_names: bool,
@@ -239,6 +250,7 @@ def _options(
         taps=None if taps is None else parse_taps(taps),
         sets=parse_sets(sets or []),
         trainer=trainer,
+        allow=tuple(allow or ()),
         dtype=None if dtype is None else dtype_named(dtype),
         max_shard_bytes=parse_size(max_shard_size),
         canonical_names=canonical_names,
@@ -312,6 +324,7 @@ def inspect(
     source: SourceArg,
     target: TargetOpt = None,
     trainer: TrainerOpt = None,
+    allow: AllowOpt = None,
     json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
@@ -340,7 +353,7 @@ def inspect(
         loaded = api.load(
             source,
             "auto",
-            api.Options(target=target, trainer=trainer),
+            api.Options(target=target, trainer=trainer, allow=tuple(allow or ())),
             weights=False,
             describing=True,
             shared=False,

@@ -82,7 +82,7 @@ class Rope(Part):
 
     @model_validator(mode="after")
     def _parameters_of_its_kind(self) -> Self:
-        if self.scaling is None and set(self.parameters) - {"mrope_interleaved"}:
+        if self.scaling is None and set(self.parameters) - PLAIN_PARAMETERS:
             raise ValueError(f"a plain rotation has no parameters {sorted(self.parameters)}")
         for key in ROPE_NEEDS.get(self.scaling or "", ()):
             if self.parameters.get(key) is None:
@@ -95,6 +95,9 @@ class Rope(Part):
                 raise ValueError(f"{key} of rope cannot be {value!r}")
         return self
 
+
+PLAIN_PARAMETERS = frozenset({"mrope_interleaved"})
+"""What a rotation without scaling can still have."""
 
 ROPE_NEEDS: dict[str, tuple[str, ...]] = {
     "linear": ("factor",),

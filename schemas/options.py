@@ -18,6 +18,7 @@ class Options:
         taps: the order in which the trainer concatenated fc's features.
         sets: dotted path of the description to value.
         trainer: who trained the draft: its network as trained counts; ``none`` for what is served.
+        allow: codes of what was trained and no engine computes, which may be lost.
         dtype: cast the weights; None keeps them.
         max_shard_bytes: split files that are written anew beyond this size.
         canonical_names: rename also what the destination would accept.
@@ -30,6 +31,7 @@ class Options:
     taps: tuple[int, ...] | None = None
     sets: Mapping[str, Any] | None = None
     trainer: str | None = None
+    allow: tuple[str, ...] = ()
     dtype: str | None = None
     max_shard_bytes: int = SHARD_BYTES
     canonical_names: bool = False

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from eagle3_interop.convert.read.strict_json import loads
 from eagle3_interop.schemas.dialects.base import Reading
-from eagle3_interop.schemas.draft import Draft
+from eagle3_interop.schemas.draft import PLAIN_PARAMETERS, Draft
 from eagle3_interop.schemas.findings import Usage, finding
 
 _MOST_LAYERS = 10_000
@@ -109,7 +109,7 @@ def apply(reading: Reading, taps: tuple[int, ...] | None, sets: Mapping[str, Any
         said.append(finding("set-by-user", "taps", f"{data['taps']!r} became {list(taps)}."))
     draft = with_values(reading.draft, sets if taps is None else {**sets, "taps": taps})
     settled = {*sets, *(("taps",) if taps is not None else ())}
-    kept = [item for item in reading.findings if not _settles(settled, item.settled_by)]
+    kept = [item for item in reading.findings if not settles(settled, item.settled_by)]
     return replace(reading, draft=draft, findings=(*kept, *said))
 
 
@@ -127,6 +127,7 @@ def with_values(draft: Draft, values: Mapping[str, Any]) -> Draft:
     for path, value in values.items():
         _put(data, path, value)
     _fit_windows(data["layers"], values)
+    _fit_rope(data["rope"], values)
     try:
         return Draft.model_validate(data)
     except ValidationError as error:
@@ -136,7 +137,8 @@ def with_values(draft: Draft, values: Mapping[str, Any]) -> Draft:
         raise Usage(f"--taps/--set: {where}: {problem}".replace(": :", ":")) from None
 
 
-def _settles(paths: set[str], wanted: str) -> bool:
+def settles(paths: Collection[str], wanted: str) -> bool:
+    """Whether values at these dotted paths answer a finding that is settled by one."""
     return bool(wanted) and any(path == wanted or path.startswith(f"{wanted}.") for path in paths)
 
 
@@ -165,3 +167,9 @@ def _fit_windows(layers: dict[str, Any], sets: Mapping[str, Any]) -> None:
     if "layers.count" in sets and type(count) is int and count <= _MOST_LAYERS:
         windows = (*windows, *(None,) * count)[:count]
     layers["windows"] = windows
+
+
+def _fit_rope(rope: dict[str, Any], sets: Mapping[str, Any]) -> None:
+    """A plain rotation has no numbers of a scaled one."""
+    if sets.get("rope.scaling", "") is None and "rope.parameters" not in sets:
+        rope["parameters"] = {k: v for k, v in rope["parameters"].items() if k in PLAIN_PARAMETERS}

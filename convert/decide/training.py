@@ -1,12 +1,14 @@
 """A draft as it was trained, where the code that trained it computes otherwise than the servers."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from eagle3_interop.convert.decide.overrides import value_at, with_values
+from eagle3_interop.convert.decide.overrides import settles, value_at, with_values
 from eagle3_interop.schemas.dialects.base import Reading, Source
-from eagle3_interop.schemas.findings import Finding, Usage, finding
+from eagle3_interop.schemas.dialects.hf import CONFIG
+from eagle3_interop.schemas.dialects.keys import names_ids
+from eagle3_interop.schemas.findings import Usage, finding, named
 from eagle3_interop.schemas.trainers.base import Certainty, Signature, Trainer
 from eagle3_interop.schemas.trainers.table import TRAINERS
 
@@ -45,22 +47,31 @@ class Trained:
 
 
 def as_trained(
-    source: Source, reading: Reading, told: str | None, *, served_is_meant: bool
-) -> tuple[Reading, Trained | None, list[Finding]]:
-    """The reading as the draft was trained, who trained it, and what there is to say of that.
+    source: Source,
+    reading: Reading,
+    told: str | None,
+    *,
+    served_is_meant: bool,
+    only_served: bool = False,
+    allowed: Collection[str] = (),
+) -> tuple[Reading, Trained | None]:
+    """The reading as the draft was trained, with what there is to say of that, and who trained it.
 
     Args:
         source: the folder.
         reading: as an engine serves it.
         told: the trainer that the user names, ``none``, or nothing.
         served_is_meant: the command names the engine whose reading it wants.
+        only_served: the served network is measured, whoever trained it; what it differs in is said.
+        allowed: codes of deviations that no folder can say, and that the user accepts.
 
     Raises:
-        Usage: no such trainer.
+        Usage: no such trainer, or nothing that could be allowed.
     """
+    _know_allowed(allowed)
     trainer, signature = _trainer(source, told)
     if trainer is None or signature is None:
-        return reading, None, []
+        return reading, None
     changes = {}
     draft = reading.draft
     for deviation in trainer.deviations:
@@ -68,18 +79,11 @@ def as_trained(
         if value != value_at(draft.model_dump(), deviation.path):
             changes[deviation] = value
             draft = with_values(draft, {deviation.path: value})
-    said, applied = [], told not in (None, NOBODY)
-    if changes and told is None:
-        applied = signature.certainty == "certain" and not served_is_meant
-        what = "; ".join(
-            f"{deviation.path} {value!r} (served: {value_at(reading.draft.model_dump(), deviation.path)!r})"
-            for deviation, value in changes.items()
-        )
-        code = "read-as-trained" if applied else "trained-otherwise"
-        message = f"{signature.certainty} sign of {trainer.title} ({signature.sign}), which trains with {what}."
-        said.append(finding(code, "config.json", message))
+    lost = [one for one in trainer.uncarried if one.holds(source, reading.draft)]
+    certain = signature.certainty == "certain" and not served_is_meant and not only_served
+    applied = told not in (None, NOBODY) or (told is None and bool(changes) and certain)
     served = reading.draft.model_dump()
-    rows = tuple(
+    rows = [
         {
             "code": deviation.code,
             "path": deviation.path,
@@ -88,12 +92,71 @@ def as_trained(
             "written": value if applied else value_at(served, deviation.path),
         }
         for deviation, value in changes.items()
-    )
-    who = Trained(trainer.name, signature.certainty, signature.sign, applied, rows)
+    ]
+    rows += [
+        {
+            "code": one.code,
+            "path": one.path,
+            "trained": one.trained,
+            "served": one.served,
+            "written": one.served,
+        }
+        for one in lost
+    ]
+    who = Trained(trainer.name, signature.certainty, signature.sign, applied, tuple(rows))
+    if told == NOBODY:
+        return reading, who
+    sign = f"{signature.certainty} sign of {trainer.title} ({signature.sign})"
+    said = []
+    if told is None:
+        code = (
+            "served-otherwise"
+            if only_served
+            else "read-as-trained"
+            if applied
+            else "trained-otherwise"
+        )
+        for deviation, value in changes.items():
+            was = value_at(served, deviation.path)
+            message = f"{sign}, which trains with {deviation.path} {value!r} (served: {was!r})."
+            said.append(finding(code, CONFIG, message, settled_by=deviation.path))
+    for one in lost:
+        item = finding(one.code, CONFIG, f"{sign}: {one.message}")
+        accepted = only_served or bool(named([item], allowed))
+        said.append(item.model_copy(update={"severity": "warning"}) if accepted else item)
+    if trainer.ids_option and reading.draft.fc is not None and not names_ids(source.config):
+        message = (
+            f"{sign}, and no layer ids: if {trainer.ids_option} was set in the training run, "
+            "that list never reached this folder, and engines feed the default triple instead."
+        )
+        said.append(finding("ids-were-options", CONFIG, message, settled_by="taps"))
+    settled = {deviation.path for deviation in changes}
+    kept = [item for item in reading.findings if not settles(settled, item.settled_by)]
     if not applied:
-        return reading, who, said
-    extras = {key: value for key, value in reading.extras.items() if key not in trainer.drops}
-    return replace(reading, draft=draft, extras=extras), who, said
+        return replace(reading, findings=(*said, *kept)), who
+    extras = _without(reading.extras, trainer.drops)
+    if dropped := [path for path in trainer.drops if value_at(reading.extras, path) is not None]:
+        message = f"by which {trainer.title} is recognised; left out: {', '.join(dropped)}."
+        said.append(finding("trainer-keys", CONFIG, message))
+    return replace(reading, draft=draft, extras=extras, findings=(*said, *kept)), who
+
+
+def _without(extras: Mapping[str, Any], paths: Collection[str]) -> dict[str, Any]:
+    """The keys without those at these dotted paths."""
+    kept: dict[str, Any] = {}
+    for key, value in extras.items():
+        if key in paths:
+            continue
+        inner = [path.removeprefix(f"{key}.") for path in paths if path.startswith(f"{key}.")]
+        kept[key] = _without(value, inner) if inner and isinstance(value, Mapping) else value
+    return kept
+
+
+def _know_allowed(words: Collection[str]) -> None:
+    known = {one.code for trainer in TRAINERS.values() for one in trainer.uncarried}
+    for word in sorted(set(words) - known):
+        listed = ", ".join(sorted(known))
+        raise Usage(f"--allow {word}: a conversion can be allowed to lose one of {listed}.")
 
 
 def _trainer(source: Source, told: str | None) -> tuple[Trainer | None, Signature | None]:

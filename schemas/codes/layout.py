@@ -19,11 +19,32 @@ CODES: dict[str, Code] = {
         "error",
         "The code that trained this draft computed another network than the engines do from its folder.",
         "--trainer NAME converts what was trained, --trainer none what is served.",
+        answered_by_search=True,
     ),
     "read-as-trained": Code(
         "note",
         "The draft was read as the code that trained it computes it, which is not what engines make of its "
         "folder.",
+    ),
+    "served-otherwise": Code(
+        "warning",
+        "What was measured is the network that engines compute; the code that trained the draft computes another.",
+        "Convert it as it was trained (eagle3-convert auto-to-...), or measure that with --trainer NAME.",
+    ),
+    "no-final-norm": Code(
+        "error",
+        "The draft was trained without the final norm before the head, which every engine applies.",
+        "eagle3-diagnose measures what that costs; --allow no-final-norm converts it all the same, "
+        "--trainer none takes it for another trainer's.",
+        answered_by_search=True,
+    ),
+    "ids-were-options": Code(
+        "warning",
+        "The trainer takes layer ids as an option of the run, and its exports do not carry them.",
+        "If the run had such a list: --taps LIST. eagle3-diagnose finds out.",
+    ),
+    "trainer-keys": Code(
+        "note", "Keys that name the trainer are left out: the output says itself what was trained."
     ),
     "recognised": Code("note", "The layout that auto found, and by which sign."),
     # Kinds of drafts that are recognised, and not carried yet.

@@ -264,6 +264,11 @@ def nested_keys(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return nested if isinstance(nested, Mapping) else {}
 
 
+def names_ids(config: Mapping[str, Any]) -> bool:
+    """Whether layer ids stand anywhere in a flat config."""
+    return bool(config.get(IDS) or nested_keys(config).get(IDS))
+
+
 def carry(
     config: Mapping[str, Any], engine: str, read: frozenset[str], say: Callable[[Finding], None]
 ) -> dict[str, Any]:

@@ -159,7 +159,9 @@ def _norm_output(
     """The key means something else in another trainer's configs."""
     if reading.draft.feedback == "post-norm":
         message = "SGLang and vLLM feed the normed state back; SpecForge, where this key is true by default, does not."
-        yield finding("norm-output-meaning", f"{CONFIG}: norm_output", message)
+        yield finding(
+            "norm-output-meaning", f"{CONFIG}: norm_output", message, settled_by="feedback"
+        )
 
 
 def _beside(top: Sequence[int], draft: Draft, target: TargetFacts | None) -> Finding:

@@ -41,6 +41,27 @@ class Deviation:
 
 
 @dataclass(frozen=True)
+class Uncarried:
+    """One thing that a trainer's forward computes, and no engine does: no folder can say it.
+
+    Attributes:
+        code: of its finding, an error that ``--allow CODE`` accepts.
+        path: names it in reports.
+        trained: what was trained.
+        served: what every engine computes.
+        message: it, for people.
+        holds: whether a folder, read as served, was trained so.
+    """
+
+    code: str
+    path: str
+    trained: str
+    served: str
+    message: str
+    holds: Callable[[Source, Draft], bool]
+
+
+@dataclass(frozen=True)
 class Trainer:
     """One trainer.
 
@@ -49,7 +70,9 @@ class Trainer:
         title: for people.
         signs: from a folder, the strongest sign of it.
         deviations: what it may compute otherwise, in the order in which they are put in.
-        drops: config keys that are its signs: what is written as trained does not carry them.
+        drops: config keys that are its signs, dotted: what is written as trained does not carry them.
+        uncarried: what it may compute and no engine does.
+        ids_option: the run option in which layer ids may have stood that its exports do not carry.
     """
 
     name: str
@@ -57,3 +80,5 @@ class Trainer:
     signs: Callable[[Source], Signature | None]
     deviations: tuple[Deviation, ...]
     drops: tuple[str, ...] = ()
+    uncarried: tuple[Uncarried, ...] = ()
+    ids_option: str = ""

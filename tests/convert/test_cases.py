@@ -397,8 +397,9 @@ def test_a_flag_at_its_neutral_value_passes(tmp_path):
     assert "unsupported-key" not in convert(source, "vllm").codes
 
 
-def test_specforges_norm_output_is_carried_and_said_to_mean_something_else_there(tmp_path):
-    source = drafts.sglang(tmp_path / "draft", norm_output=True)
+def test_norm_output_is_carried_and_said_to_mean_something_else_in_specforge(tmp_path):
+    # A residual that is said is no sign of SpecForge, which asks (`test_trainers.py`).
+    source = drafts.sglang(tmp_path / "draft", norm_output=True, norm_before_residual=False)
     result = convert(source, "vllm")
     assert result.config["norm_output"] is True
     assert result.said("norm-output-meaning").severity == "warning"

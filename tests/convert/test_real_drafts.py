@@ -174,9 +174,9 @@ def test_specforge_templates(ids, changes, destination, tmp_path):
 def test_specforges_eagle_3_1_template(tmp_path):
     norms = {f"fc_norm.{i}.weight": 1 + random((H,), i) for i in range(3)}
     source = flat(tmp_path / "draft", drafts.flat_tensors() | norms, fc_norm=True, norm_output=True)
-    result = convert(source, "vllm")
-    assert (result.config["fc_norm"], result.config["norm_output"]) == (True, True)
-    assert "norm-output-meaning" in result.codes
+    assert refusals(convert, source, "vllm") == {"trained-otherwise"}
+    result = convert(source, "vllm", trainer="specforge")
+    assert (result.config["fc_norm"], result.config["norm_output"]) == (True, False)
 
 
 def test_angelslim_writes_vllms_class_and_no_ids(tmp_path):
