@@ -22,6 +22,7 @@ from eagle3_interop.convert.decide.recognition import (
 from eagle3_interop.convert.decide.training import as_trained
 from eagle3_interop.convert.read.checkpoint import Checkpoint, open_checkpoint
 from eagle3_interop.convert.read.folders import check_links, local_path
+from eagle3_interop.convert.read.head_rows import repeated_rows
 from eagle3_interop.convert.read.same_values import same_values
 from eagle3_interop.convert.read.target_tables import TargetCheckpoint, open_target
 from eagle3_interop.convert.write import stream
@@ -149,6 +150,8 @@ def load(
     if facts is not None:
         found += check_target(reading.draft, facts)
     found += check(reading, checkpoint.tensors)
+    if weights and not errors(found):
+        found += repeated_rows(checkpoint, reading)
     reading = replace(reading, findings=tuple(found))
     unsettled = [] if describing else errors(found)
     if any(not (diagnosing and item.row.answered_by_search) for item in unsettled):

@@ -74,6 +74,10 @@ def diagnose(
         str | None,
         typer.Option(metavar="DIR", help="Recorded hidden states (eagle3-record): no target runs."),
     ] = None,
+    trainer: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Read the draft as this trainer's code computes it."),
+    ] = None,
     stream_taps: Annotated[
         str | None,
         typer.Option(metavar="LIST", help="Which taps a trainer's own recordings hold: 2,16,29."),
@@ -128,6 +132,7 @@ def diagnose(
             seed=seed,
             trust_remote_code=trust_remote_code,
             streams=streams,
+            trainer=trainer,
             stream_taps=taps_of(stream_taps, "--stream-taps"),
         )
         check_request(request)

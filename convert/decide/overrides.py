@@ -162,7 +162,7 @@ def _put(data: dict[str, Any], path: str, value: Any) -> None:  # noqa: ANN401 -
 def _fit_windows(layers: dict[str, Any], sets: Mapping[str, Any]) -> None:
     """One window a layer: a single value counts for all, and a changed count keeps the first ones."""
     windows, count = layers["windows"], layers["count"]
-    if "layers.windows" in sets and not isinstance(windows, list):
+    if "layers.windows" in sets and not isinstance(windows, list | tuple):
         windows = (windows,) * count
     if "layers.count" in sets and type(count) is int and count <= _MOST_LAYERS:
         windows = (*windows, *(None,) * count)[:count]

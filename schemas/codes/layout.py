@@ -38,6 +38,12 @@ CODES: dict[str, Code] = {
         "--trainer none takes it for another trainer's.",
         answered_by_search=True,
     ),
+    "double-norm": Code(
+        "error",
+        "The draft was trained with two norms before layer 0's hidden half, and every engine applies one.",
+        "eagle3-diagnose measures what that costs; --allow double-norm converts it all the same.",
+        answered_by_search=True,
+    ),
     "ids-were-options": Code(
         "warning",
         "The trainer takes layer ids as an option of the run, and its exports do not carry them.",

@@ -3,6 +3,11 @@
 from eagle3_interop.schemas.codes.base import PLUGIN, Code
 
 CODES: dict[str, Code] = {
+    "repeated-head-rows": Code(
+        "error",
+        "The head repeats rows wherever its map repeats an offset, as no trained head does: nothing it proposes is right.",
+        "Export the draft again without pruning its vocabulary.",
+    ),
     "map-size": Code(
         "error", "A vocabulary map belongs to another vocabulary.", "Fetch the matching map."
     ),

@@ -387,7 +387,9 @@ def test_a_flag_that_no_description_carries_is_refused(key, value, nested, tmp_p
     changes = {key: value}
     if nested:
         changes = {"eagle_config": {**drafts.SGLANG_CONFIG["eagle_config"], key: value}}
-    finding = refusal(convert, drafts.sglang(tmp_path / "draft", **changes), "vllm")
+    source = drafts.sglang(tmp_path / "draft", **changes)
+    # One of these keys is ModelOpt's, whose second norm is another matter.
+    finding = refusal(convert, source, "vllm", allow=("double-norm",))
     assert finding.code == "unsupported-key"
     assert key in finding.where
 

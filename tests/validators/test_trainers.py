@@ -14,6 +14,8 @@ import torch
 from conversions import convert, loaded, refusal
 from safetensors.torch import load_file
 
+from eagle3_interop.convert.api import Options, load
+from eagle3_interop.schemas.findings import Usage
 from eagle3_interop.validators.diagnose.wiring import Wired, configured_flags
 from eagle3_interop.validators.network.reference import Features, Network
 from eagle3_interop.validators.network.weights import Weights
@@ -59,10 +61,14 @@ def distance(read_draft, theirs, flags=None):
     second = network.step(
         torch.nn.functional.pad(tokens[:, 2 : count + 1], (0, 1)), out.feedback, cache
     )
+    # A conversion may put the head's rows into another order: logits are compared token by token.
+    ids = torch.arange(draft.vocabulary.draft_size)
+    ids = ids if weights.target_ids is None else weights.target_ids
+    assert torch.equal(ids.sort().values, theirs["d2t"].long().sort().values)
     found = []
     for depth, ours in enumerate((out, second)):
-        logits = theirs[f"logits.{depth}"]
-        got = network.logits(ours.normed)[0, : len(logits)]
+        logits = theirs[f"logits.{depth}"][:, theirs["d2t"].argsort()]
+        got = network.logits(ours.normed)[0, : len(logits), ids.argsort()]
         found.append(float((got - logits).abs().max() / logits.abs().max()))
     return found
 
@@ -160,3 +166,151 @@ def test_ids_that_were_a_run_option_are_asked_for_by_its_name():
 def test_ids_that_the_user_gives_are_not_asked_for():
     said = {x.code for x in read("specforge/ids_as_option", taps=(1, 4, 7)).reading.findings}
     assert "ids-were-options" not in said
+
+
+# Rotations without the config's base.
+
+UNREAD_BASE = {
+    "eagle/theta": "eagle",
+    "angelslim/theta": "angelslim",
+    "angelslim/linear": "angelslim",
+    "torchspec/linear": "torchspec",
+    "torchspec/yarn": "torchspec",
+}
+CERTAIN = {name: who for name, who in UNREAD_BASE.items() if who != "eagle"}
+
+
+@pytest.mark.parametrize("name", UNREAD_BASE)
+def test_a_rotation_that_was_trained_without_the_configs_base_is_read_so(name):
+    assert equal(off(name, trainer=UNREAD_BASE[name]))
+    assert min(off(name, trainer="none")) > 1e-3
+
+
+@pytest.mark.parametrize("name", CERTAIN)
+def test_auto_reads_what_a_certain_trainer_trained_and_says_so(name):
+    draft = read(name)
+    assert draft.trainer.certainty == "certain"
+    assert [(row["path"], row["trained"]) for row in draft.trainer.deviations] == [
+        ("rope.theta", 10000.0)
+    ]
+    assert "read-as-trained" in {x.code for x in draft.reading.findings}
+
+
+@pytest.mark.parametrize("name", CERTAIN)
+def test_what_was_trained_is_written_without_a_sign_and_read_back_the_same(name, tmp_path):
+    result = convert(copied(name, tmp_path / "draft"), "vllm", target=DATA / "target")
+    assert not {"target_model_type", "_torchspec_version"} & set(result.config)
+    assert "trainer-keys" in result.codes
+    again = written_as(result)
+    assert again.trainer is None
+    assert equal(distance(again, forward(name)))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["eagle/plain", "eagle/linear", "angelslim/mrope", "automodel/plain", "automodel/norm_output"],
+)
+def test_a_draft_that_servers_read_as_it_was_trained_is_its_own_forward(name):
+    assert equal(off(name))
+    assert read(name).trainer.deviations == ()
+
+
+def test_a_likely_draft_of_eagle_with_another_base_asks():
+    finding = refusal(read, "eagle/theta")
+    assert finding.code == "trained-otherwise"
+    assert "rope.theta 10000.0 (served: 500000.0)" in finding.message
+
+
+# A head that was pruned by offsets.
+
+
+def test_a_head_whose_rows_repeat_where_offsets_do_is_refused():
+    assert refusal(read, "torchspec/pruned").code == "repeated-head-rows"
+
+
+def test_repeated_head_rows_are_refused_whoever_trained_the_draft(tmp_path):
+    folder = edited("torchspec/pruned", tmp_path / "draft")
+    config = json.loads((folder / "config.json").read_text())
+    del config["_torchspec_version"]
+    (folder / "config.json").write_text(json.dumps(config))
+    assert refusal(loaded, folder).code == "repeated-head-rows"
+
+
+@pytest.mark.parametrize("name", ["specforge/plain", "eagle/plain", "angelslim/theta"])
+def test_a_head_that_was_pruned_by_ids_has_no_repeated_rows(name):
+    assert "repeated-head-rows" not in {x.code for x in read(name, trainer="none").reading.findings}
+
+
+# NeMo Automodel.
+
+
+def test_automodel_trains_without_the_targets_windows():
+    draft = read("automodel/sliding_target")
+    assert draft.reading.draft.layers.windows == (None,)
+    assert equal(off("automodel/sliding_target"))
+    assert min(off("automodel/sliding_target", trainer="none")) > 0.01
+
+
+@pytest.mark.parametrize("destination", ["vllm", "universal"])
+def test_what_automodel_trained_is_read_back_the_same(destination, tmp_path):
+    source = copied("automodel/sliding_target", tmp_path / "draft")
+    again = written_as(convert(source, destination, target=DATA / "target"))
+    assert again.trainer is None
+    assert equal(distance(again, forward("automodel/sliding_target")))
+
+
+# ModelOpt.
+
+TWO_NORMS = {"hidden_norms": "two"}
+
+
+@pytest.mark.parametrize("variant", ["default", "no_export_rope", "llama3"])
+def test_two_norms_are_what_modelopt_computes_and_no_engine_does(variant):
+    options = {"allow": ("double-norm",)}
+    assert equal(off(f"modelopt/{variant}", TWO_NORMS, **options))
+    assert min(off(f"modelopt/{variant}", **options)) > 0.01
+
+
+@pytest.mark.parametrize("variant", ["default", "no_export_rope", "llama3"])
+def test_a_draft_of_modelopt_is_refused_by_name(variant):
+    finding = refusal(read, f"modelopt/{variant}")
+    assert finding.code == "double-norm"
+    assert "--allow double-norm" in finding.fix
+
+
+def test_the_rope_that_modelopt_exports_by_default_was_never_trained():
+    draft = read("modelopt/default", allow=("double-norm",))
+    assert (draft.reading.draft.rope.scaling, draft.reading.draft.rope.parameters) == (None, {})
+    assert min(off("modelopt/default", TWO_NORMS, trainer="none")) > 0.01
+
+
+@pytest.mark.parametrize("destination", ["sglang", "vllm", "speculators", "universal"])
+def test_what_is_left_of_modelopts_draft_is_written_without_its_sign(destination, tmp_path):
+    source = copied("modelopt/default", tmp_path / "draft")
+    options = {"allow": ("double-norm",), "target": DATA / "target"}
+    again = written_as(convert(source, destination, **options))
+    assert again.trainer is None
+    assert equal(distance(again, forward("modelopt/default"), TWO_NORMS))
+
+
+# What every trainer's page shares.
+
+
+def test_only_what_no_engine_computes_can_be_allowed():
+    with pytest.raises(Usage, match="no-final-norm"):
+        read("specforge/plain", allow=("wrong-layout",))
+
+
+def test_a_scaled_rotation_is_made_plain_by_one_word():
+    draft = read("specforge/yarn", sets={"rope.scaling": None}).reading.draft
+    assert (draft.rope.scaling, draft.rope.parameters) == (None, {})
+
+
+@pytest.mark.parametrize("name", ["angelslim/theta", "specforge/norm_output", "modelopt/default"])
+def test_a_validation_measures_what_engines_compute_and_says_that_it_was_trained_otherwise(name):
+    chosen = Options(target=str(DATA / "target"))
+    served = load(str(DATA / name), "auto", chosen, served=True)
+    assert served.reading.draft.network == read(name, trainer="none").reading.draft.network
+    said = {x.code: x.severity for x in served.reading.findings}
+    assert said["served-otherwise"] == "warning"
+    assert "error" not in said.values()

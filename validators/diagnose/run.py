@@ -171,7 +171,9 @@ def _report(
 def prepare(request: Request, *, watch: Watch = unwatched, memory: int = MEMORY) -> Prepared:
     """Load a pair, let the target write its texts, and capture its streams in one pass."""
     device = resolve_device(request.device)
-    options = api.Options(target=request.target, ranges=request.streams is not None)
+    options = api.Options(
+        target=request.target, trainer=request.trainer, ranges=request.streams is not None
+    )
     loaded = api.load(request.checkpoint, "auto", options, diagnosing=True)
     steps = Shape.chain(loaded.reading.draft.speculative_tokens or 3).checked().steps
     if request.streams is not None:

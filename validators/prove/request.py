@@ -50,6 +50,8 @@ class Request:
         trust_remote_code: run Python files that come with the target.
         streams: a folder of recorded hidden states in place of a running target.
         stream_taps: of recordings that do not name theirs.
+        trainer: whose network is measured; without one a validation measures what engines compute, and a
+            diagnosis starts from what a certain trainer trained.
     """
 
     checkpoint: str
@@ -71,6 +73,7 @@ class Request:
     trust_remote_code: bool = False
     streams: str | None = None
     stream_taps: tuple[int, ...] | None = None
+    trainer: str | None = None
 
     @property
     def written(self) -> int:

@@ -103,9 +103,12 @@ def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Repo
     if request.streams is not None and judge is not None:
         raise Usage("--engine and --server need the target itself: leave --streams out.")
     prompts = _prompts(request)
-    options = api.Options(target=request.target, ranges=request.streams is not None)
-    loaded = api.load(request.checkpoint, "auto", options)
-    source = api.load(request.against, "auto", options) if request.against else None
+    options = api.Options(
+        target=request.target, trainer=request.trainer, ranges=request.streams is not None
+    )
+    # What an engine counts is measured, whoever trained the draft.
+    loaded = api.load(request.checkpoint, "auto", options, served=True)
+    source = api.load(request.against, "auto", options, served=True) if request.against else None
     files = provenance.digests(loaded.checkpoint)
     shape = request.shape or (judge.shape if judge else None)
     shape = shape or Shape.chain(loaded.reading.draft.speculative_tokens or 3)

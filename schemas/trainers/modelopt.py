@@ -1,0 +1,49 @@
+"""NVIDIA ModelOpt: layer 0 norms the hidden state twice, and the exported rope is not the trained one.
+
+Its layer is transformers' decoder layer, whose ``input_layernorm`` norms the hidden state before a hook of
+ModelOpt's norms it by ``hidden_norm``; engines norm once. Its default recipe trains with a plain rope and writes
+``eagle_export_rope_scaling`` into the export. Source: ``modelopt/torch/speculative/plugins/``, ``config.py``.
+"""
+
+from eagle3_interop.schemas.dialects.base import Source
+from eagle3_interop.schemas.dialects.keys import NESTED, nested_keys
+from eagle3_interop.schemas.draft import Draft
+from eagle3_interop.schemas.trainers.base import Deviation, Signature, Trainer, Uncarried
+
+_KEYS = ("next_layer_regular", "parallel_draft_step")
+_EXPORTED = {"factor": 32.0, "original_max_position_embeddings": 2048}
+"""The numbers of the yarn that the default recipe writes, and never trains with."""
+
+
+def _signs(source: Source) -> Signature | None:
+    found = [key for key in _KEYS if key in nested_keys(source.config)]
+    return Signature("certain", f"{NESTED}.{found[0]}") if found else None
+
+
+def _scaling(_source: Source, draft: Draft) -> str | None:
+    rope = draft.rope
+    exported = rope.scaling == "yarn" and rope.parameters == _EXPORTED
+    return None if exported else rope.scaling
+
+
+def _through_fc(_source: Source, draft: Draft) -> bool:
+    return draft.fc is not None
+
+
+MODELOPT = Trainer(
+    name="modelopt",
+    title="ModelOpt",
+    signs=_signs,
+    deviations=(Deviation("export-rope", "rope.scaling", _scaling),),
+    uncarried=(
+        Uncarried(
+            code="double-norm",
+            path="hidden_norms",
+            trained="two",
+            served="one",
+            message="its layer 0 norms the hidden state by input_layernorm and then by hidden_norm.",
+            holds=_through_fc,
+        ),
+    ),
+    drops=tuple(f"{NESTED}.{key}" for key in _KEYS),
+)
