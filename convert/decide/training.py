@@ -136,7 +136,7 @@ def as_trained(
         return replace(reading, findings=(*said, *kept)), who
     extras = _without(reading.extras, trainer.drops)
     if dropped := [path for path in trainer.drops if value_at(reading.extras, path) is not None]:
-        message = f"by which {trainer.title} is recognised; left out: {', '.join(dropped)}."
+        message = f"by which {trainer.title} is recognised; left out of the keys that are kept: {', '.join(dropped)}."
         said.append(finding("trainer-keys", CONFIG, message))
     return replace(reading, draft=draft, extras=extras, findings=(*said, *kept)), who
 
