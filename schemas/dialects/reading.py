@@ -33,7 +33,8 @@ _MLA = re.compile(r"\.(q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj|kv_a_proj)
 _OTHER_HEADS: dict[str, tuple[object, ...]] = {
     "speculators_model_type": (None, "eagle3", "peagle"),
     "parallel_draft_step": (None, 0, 1),
-    "parallel_draft_heads_num_layers": (None, 0),
+    # ModelOpt writes 1 into every export, beside a step of 1: no such head is there.
+    "parallel_draft_heads_num_layers": (None, 0, 1),
 }
 """Keys of drafts with heads of another kind, and the values that mean none."""
 
