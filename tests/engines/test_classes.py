@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,6 +23,9 @@ from eagle3_interop.schemas.findings import Refused, errors
 pytestmark = pytest.mark.engine
 
 STEPS, LENGTH = 4, 24
+AS_SERVED = replace(trained.OPTIONS, trainer="none")
+"""Nobody trained these drafts: what a class makes of them counts."""
+
 DESTINATIONS = ("speculators", "sglang", "vllm", "universal")
 RIGS = {
     "speculators": "speculators-class",
@@ -80,7 +83,7 @@ def convert(source: Path, layout: str, destination: str) -> Cell:
     output = source.parent / f"{source.name}-to-{destination}"
 
     def write() -> None:
-        loaded = api.load(str(source), layout, trained.OPTIONS)
+        loaded = api.load(str(source), layout, AS_SERVED)
         api.write(api.convert(loaded, destination, trained.OPTIONS), output)
 
     try:
