@@ -135,7 +135,8 @@ def load(
     if facts is not None:
         reading = with_target(reading, facts)
     trainer = None
-    if not beside:  # what this tool wrote says all that it was trained as
+    # What this tool wrote says all that it was trained as, unless the user says more.
+    if not beside or options.trainer is not None:
         reading, trainer = as_trained(
             checkpoint,
             reading,

@@ -199,6 +199,13 @@ def test_what_was_written_as_trained_reads_back_as_that_again(tmp_path):
     assert again.reading.draft.network == once.draft.network
 
 
+@pytest.mark.usefixtures("_trainer")
+def test_the_users_word_of_a_trainer_counts_for_an_output_of_this_tool_too(tmp_path):
+    served = convert(trained_elsewhere(tmp_path / "draft"), "vllm", trainer="none").folder
+    assert loaded_as(served).reading.draft.rope.theta == 5e5
+    assert loaded_as(served, trainer="newcomer").reading.draft.rope.theta == 10000.0
+
+
 def test_an_unknown_trainer_is_wrong_usage(tmp_path):
     ran = CliRunner().invoke(
         app, ["inspect", str(drafts.vllm(tmp_path / "draft")), "--trainer", "x"]
