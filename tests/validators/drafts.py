@@ -7,6 +7,7 @@ from eagle3_interop.schemas.draft import (
     Fc,
     Gqa,
     Layers,
+    Mla,
     Mlp,
     Rope,
     Target,
@@ -25,7 +26,7 @@ def make_draft(**changes):
         "output_bias": False, "mlp_width": 96, "mlp_bias": False, "windows": None,
         "vocabulary": 128, "draft_vocabulary": 128, "head": "own", "embeddings": "own",
         "logit_scale": 1.0, "rope": Rope(), "residual": "raw", "feedback": "pre-norm",
-        "max_position": 512,
+        "max_position": 512, "latent": None,
     }  # fmt: skip
     assert set(changes) <= set(options), changes
     o = options | changes
@@ -44,7 +45,8 @@ def make_draft(**changes):
         ),
         layers=Layers(
             count=o["count"],
-            attention=Gqa(
+            attention=o["latent"]
+            or Gqa(
                 heads=o["heads"],
                 kv_heads=o["kv_heads"],
                 head_dim=o["head_dim"],
@@ -94,18 +96,45 @@ def shapes(draft):
         found[f"{name}.input_layernorm.weight"] = found[
             f"{name}.post_attention_layernorm.weight"
         ] = (h,)
-        for part, heads in (("q", a.heads), ("k", a.kv_heads), ("v", a.kv_heads)):
-            found[f"{name}.self_attn.{part}_proj.weight"] = (heads * a.head_dim, width)
-            if a.qkv_bias:
-                found[f"{name}.self_attn.{part}_proj.bias"] = (heads * a.head_dim,)
-            if a.qk_norm and part != "v":
-                found[f"{name}.self_attn.{part}_norm.weight"] = (a.head_dim,)
-        found[f"{name}.self_attn.o_proj.weight"] = (h, a.heads * a.head_dim)
-        found |= {f"{name}.self_attn.o_proj.bias": (h,)} if a.output_bias else {}
+        attention = latent_shapes if isinstance(a, Mla) else grouped_shapes
+        found |= {
+            f"{name}.self_attn.{part}": shape for part, shape in attention(a, h, width).items()
+        }
         for part, shape in (("gate", (m.width, h)), ("up", (m.width, h)), ("down", (h, m.width))):
             found[f"{name}.mlp.{part}_proj.weight"] = shape
             found |= {f"{name}.mlp.{part}_proj.bias": shape[:1]} if m.bias else {}
     return found
+
+
+def grouped_shapes(a, h, width):
+    """Of the attention of a layer whose input is `width` wide."""
+    found = {}
+    for part, heads in (("q", a.heads), ("k", a.kv_heads), ("v", a.kv_heads)):
+        found[f"{part}_proj.weight"] = (heads * a.head_dim, width)
+        if a.qkv_bias:
+            found[f"{part}_proj.bias"] = (heads * a.head_dim,)
+        if a.qk_norm and part != "v":
+            found[f"{part}_norm.weight"] = (a.head_dim,)
+    found["o_proj.weight"] = (h, a.heads * a.head_dim)
+    return found | ({"o_proj.bias": (h,)} if a.output_bias else {})
+
+
+def latent_shapes(a, h, width):
+    """The same of latent attention."""
+    rows = a.heads * (a.nope_dim + a.rope_dim)
+    found = {"q_proj.weight": (rows, width)}
+    if a.q_rank is not None:
+        found = {
+            "q_a_proj.weight": (a.q_rank, width),
+            "q_a_layernorm.weight": (a.q_rank,),
+            "q_b_proj.weight": (rows, a.q_rank),
+        }
+    return found | {
+        "kv_a_proj_with_mqa.weight": (a.kv_rank + a.rope_dim, width),
+        "kv_a_layernorm.weight": (a.kv_rank,),
+        "kv_b_proj.weight": (a.heads * (a.nope_dim + a.v_dim), a.kv_rank),
+        "o_proj.weight": (h, a.heads * a.v_dim),
+    }
 
 
 def make_tensors(draft, seed=0):

@@ -14,7 +14,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from eagle3_interop.schemas.dialects.base import Reading
-from eagle3_interop.schemas.draft import Mla, ParallelDrafting, Rope
+from eagle3_interop.schemas.draft import ParallelDrafting, Rope
 from eagle3_interop.schemas.findings import Refused
 from eagle3_interop.validators.network.reference import Features, Network
 from eagle3_interop.validators.network.rotary import Rotary
@@ -331,12 +331,7 @@ def test_half_precision_stays_close(drafts, dtype):
 
 def test_unknown_networks_are_refused_by_name(drafts):
     draft = drafts.make_draft()
-    attention = Mla(
-        heads=4, q_rank=None, kv_rank=8, nope_dim=4, rope_dim=4, v_dim=4, softmax_scale=1.0
-    )
-    layers = draft.layers.model_copy(update={"attention": attention})
     for change, name in (
-        ({"layers": layers}, "MLA"),
         ({"parallel": ParallelDrafting()}, "P-EAGLE"),
         ({"quantisation": "fp8"}, "fp8"),
     ):

@@ -11,7 +11,10 @@ _SCORES = 1 << 22
 
 @dataclass
 class LayerCache:
-    """Keys and values of one layer: shared [B, kv, T, d] and, a step each, own [B, Q, kv, d]."""
+    """Keys and values of one layer: shared [B, kv, T, d] and, a step each, own [B, Q, kv, d].
+
+    Values may have another width than keys.
+    """
 
     keys: Tensor
     values: Tensor
@@ -54,13 +57,13 @@ def attend(q: Tensor, layer: LayerCache, starts: Tensor, window: int | None) -> 
     """Attention of Q drafts a text: over the shared keys up to each one's start, and its own keys.
 
     Args:
-        q: [B, Q, heads, d].
+        q: [B, Q, heads, d], scaled: their products with keys are the scores.
         layer: keys and values; own ones include the present step's.
         starts: [B, Q].
         window: positions that are seen, the current one included; None for all.
 
     Returns:
-        [B, Q, heads, d]. Scores exist for a chunk of queries at a time.
+        [B, Q, heads, width of a value]. Scores exist for a chunk of queries at a time.
     """
     rows, queries, heads, _ = q.shape
     chunk = max(1, _SCORES // (rows * heads * max(1, layer.keys.shape[2])))
@@ -83,7 +86,7 @@ def _attend(
     kv, depth = layer.keys.shape[1], len(own[0])
     used = int(starts.max()) + 1
     keys, values = layer.keys[:, :, :used], layer.values[:, :, :used]
-    grouped = q.reshape(rows, queries, kv, heads // kv, width) * width**-0.5
+    grouped = q.reshape(rows, queries, kv, heads // kv, width)
     flat = grouped.permute(0, 2, 3, 1, 4).reshape(rows, kv, -1, width)
     scores = (flat @ keys.transpose(2, 3)).view(rows, kv, heads // kv, queries, used)
     positions = torch.arange(used, device=q.device)
@@ -95,11 +98,11 @@ def _attend(
         scores = torch.cat([scores, _own_scores(grouped, own[0], window)], dim=-1)
     weights = scores.softmax(dim=-1, dtype=torch.float32).to(q.dtype)
     mixed = weights[..., :used].reshape(rows, kv, -1, used) @ values
-    mixed = mixed.view(rows, kv, heads // kv, queries, width).permute(0, 3, 1, 2, 4)
+    mixed = mixed.view(rows, kv, heads // kv, queries, -1).permute(0, 3, 1, 2, 4)
     if depth:
         mine = torch.stack(own[1], dim=3)
         mixed = mixed + torch.einsum("bkgqj,bqkjd->bqkgd", weights[..., used:], mine)
-    result: Tensor = mixed.reshape(rows, queries, heads, width)
+    result: Tensor = mixed.reshape(rows, queries, heads, -1)
     return result
 
 

@@ -8,6 +8,8 @@ x[p+1]; what comes next?". Shapes: B texts, T positions, Q queries, H the draft'
   position p takes (embedding of x[p+1], hidden of p).
 * **Layer 0** attends with ``[norm(embedding), norm(hidden)]``, 2H wide; its residual is ``hidden``,
   raw or normed. Later layers are plain pre-norm decoder layers.
+  Attention is grouped-query (llama, qwen3), or latent (MLA: DeepSeek, Kimi), where queries, keys and
+  values are expanded from narrow latents.
 * **Output.** ``norm``, then the head: logits over the draft's own vocabulary for x[p+2].
 * **Next step.** The same network at position p+1, with the drafted token and, in hidden's place,
   its own output before (or after) the final norm: the *feedback*. fc is not applied again.
@@ -22,8 +24,8 @@ of later steps belong to the draft that made them (`Cache`). A step of the draft
 sees the shared keys of 0..p and its own. That is what an engine's cache holds at that moment: it
 overwrites draft keys by feature-based ones once tokens are accepted.
 
-Sources: vLLM 0.32 and SGLang 0.5.23 ``llama_eagle3.py``, speculators 0.9 ``models/eagle3/core.py``.
-They differ in one point. With a sliding window of W, position q sees q-W+1..q in the engines (W
+Sources: vLLM 0.32 and SGLang 0.5.23 ``llama_eagle3.py``, speculators 0.9 ``models/eagle3/core.py``; of latent
+attention vLLM's ``deepseek_eagle3.py`` and SGLang's ``kimi_k25_eagle3.py``. They differ in one point. With a sliding window of W, position q sees q-W+1..q in the engines (W
 positions, itself included: vLLM, and transformers' ``masking_utils.py``), whatever wrote the keys.
 speculators, in training, keeps the *start* position's window for every later step and never hides a
 step's own keys, so its step j sees up to j keys more. This module follows the engines.
@@ -37,7 +39,7 @@ from torch import Size, Tensor
 from torch.nn import functional as F  # noqa: N812
 from transformers.activations import ACT2FN
 
-from eagle3_interop.schemas.draft import Draft, Fc
+from eagle3_interop.schemas.draft import Draft, Fc, Gqa, Mla
 from eagle3_interop.schemas.findings import Refused, finding
 from eagle3_interop.validators.network.attention import Cache, LayerCache, attend
 from eagle3_interop.validators.network.rotary import Rotary, rotate
@@ -84,7 +86,7 @@ class Network:
         """Check that this implementation knows the network.
 
         Raises:
-            Refused: MLA or quantised weights, which are not implemented; no mask token.
+            Refused: quantised weights, which are not implemented; no mask token.
         """
         refuse_unknown(draft)
         self.draft = draft
@@ -240,13 +242,11 @@ class Network:
     def _attention(
         self, index: int, x: Tensor, rotation: tuple[Tensor, Tensor], cache: Cache
     ) -> Tensor:
-        shape, name = self.draft.layers.gqa, f"layers.{index}.self_attn"
-        q = self._heads(f"{name}.q", x, shape.heads)
-        k = self._heads(f"{name}.k", x, shape.kv_heads)
-        v = self._heads(f"{name}.v", x, shape.kv_heads)
-        if shape.qk_norm:
-            q, k = self._norm(f"{name}.q_norm", q), self._norm(f"{name}.k_norm", k)
-        q, k = rotate(q, rotation), rotate(k, rotation)
+        shape, name = self.draft.layers.attention, f"layers.{index}.self_attn"
+        if isinstance(shape, Mla):
+            q, k, v = self._latent(shape, name, x, rotation)
+        else:
+            q, k, v = self._grouped(shape, name, x, rotation)
         if index == len(cache.layers):
             cache.layers.append(LayerCache(k.transpose(1, 2), v.transpose(1, 2)))
         else:
@@ -254,12 +254,56 @@ class Network:
             cache.layers[index].own_values.append(v)
         window = self.draft.layers.windows[index]
         mixed = attend(q, cache.layers[index], cache.starts, window).flatten(2)
-        return self._linear(f"{name}.o_proj", mixed, bias=shape.output_bias)
+        biased = isinstance(shape, Gqa) and shape.output_bias
+        return self._linear(f"{name}.o_proj", mixed, bias=biased)
 
-    def _heads(self, name: str, x: Tensor, heads: int) -> Tensor:
-        attention = self.draft.layers.gqa
-        projected = self._linear(f"{name}_proj", x, bias=attention.qkv_bias)
-        return projected.view(*projected.shape[:-1], heads, attention.head_dim)
+    def _grouped(
+        self, shape: Gqa, name: str, x: Tensor, rotation: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, scaled, with keys and values of fewer heads: [B, Q, heads, d] each."""
+        q, k, v = (
+            heads(self._linear(f"{name}.{part}_proj", x, bias=shape.qkv_bias), count)
+            for part, count in (("q", shape.heads), ("k", shape.kv_heads), ("v", shape.kv_heads))
+        )
+        if shape.qk_norm:
+            q, k = self._norm(f"{name}.q_norm", q), self._norm(f"{name}.k_norm", k)
+        return rotate(q, rotation) * shape.head_dim**-0.5, rotate(k, rotation), v
+
+    def _latent(
+        self, shape: Mla, name: str, x: Tensor, rotation: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The same of latent attention, its latents expanded: heads differ in the part that is not rotated.
+
+        Of a query and of a key the rotated part comes last, and that of the keys is one for all heads. Engines
+        keep the latents instead, and fold ``kv_b_proj`` into q and o: the same sums in another order.
+        """
+        q = self._queries(shape, name, x)
+        plain, turned = parts(heads(q, shape.heads), shape.nope_dim)
+        q = torch.cat([plain, self._turn(shape, turned, rotation)], dim=-1)
+        entry = self._linear(f"{name}.kv_a_proj_with_mqa", x, bias=False)
+        latent, turned = parts(entry, shape.kv_rank)
+        latent = self._norm(f"{name}.kv_a_layernorm", latent)
+        expanded = heads(self._linear(f"{name}.kv_b_proj", latent, bias=False), shape.heads)
+        plain, v = parts(expanded, shape.nope_dim)
+        shared = self._turn(shape, heads(turned, 1), rotation)
+        k = torch.cat([plain, shared.expand(*plain.shape[:-1], -1)], dim=-1)
+        return q * shape.softmax_scale, k, v
+
+    def _queries(self, shape: Mla, name: str, x: Tensor) -> Tensor:
+        """From a latent of their own, or at once."""
+        if shape.q_rank is None:
+            return self._linear(f"{name}.q_proj", x, bias=False)
+        latent = self._linear(f"{name}.q_a_proj", x, bias=False)
+        return self._linear(
+            f"{name}.q_b_proj", self._norm(f"{name}.q_a_layernorm", latent), bias=False
+        )
+
+    @staticmethod
+    def _turn(shape: Mla, x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+        """Rotate; of neighbouring pairs the firsts go before the seconds, which no product of q and k sees."""
+        if shape.interleaved:
+            x = torch.cat([x[..., 0::2], x[..., 1::2]], dim=-1)
+        return rotate(x, rotation)
 
     # Small parts.
 
@@ -280,6 +324,16 @@ class Network:
         return x
 
 
+def heads(x: Tensor, count: int) -> Tensor:
+    """[..., count * d] as [..., count, d]."""
+    return x.reshape(*x.shape[:-1], count, -1)
+
+
+def parts(x: Tensor, first: int) -> tuple[Tensor, Tensor]:
+    """The first so many of the last dimension, and the rest."""
+    return x[..., :first], x[..., first:]
+
+
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Root-mean-square norm, computed in float32 as every framework does, in x's dtype."""
     wide = x.float()
@@ -290,7 +344,6 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def refuse_unknown(draft: Draft) -> None:
     """Raise `Refused` for what this implementation does not compute."""
     unknown = {
-        "mla-draft": draft.layers.attention.kind == "mla" and "latent attention (MLA)",
         "no-mask-token": draft.parallel is not None
         and draft.parallel.mask_token_id is None
         and "parallel drafting (P-EAGLE) without a mask token",

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from eagle3_interop.schemas.draft import Draft
+from eagle3_interop.schemas.draft import Draft, Mla
 
 
 class Rotary:
@@ -37,7 +37,7 @@ class Rotary:
         """Rotary frequencies for texts of this length (only dynamic and longrope depend on it)."""
         rope = self.draft.rope
         if rope.scaling is None:
-            rotated = int(self.draft.layers.gqa.head_dim * rope.partial)
+            rotated = int(self._head_dim * rope.partial)
             exponents = torch.arange(0, rotated, 2, device=device).float() / rotated
             return 1.0 / rope.theta**exponents, 1.0
         known: tuple[Tensor, float] = ROPE_INIT_FUNCTIONS[rope.scaling](
@@ -45,8 +45,14 @@ class Rotary:
         )
         return known
 
+    @property
+    def _head_dim(self) -> int:
+        """What the rope is counted over: a head, or of latent attention its part that is rotated."""
+        attention = self.draft.layers.attention
+        return attention.rope_dim if isinstance(attention, Mla) else attention.head_dim
+
     def _config(self) -> LlamaConfig:
-        draft, attention, rope = self.draft, self.draft.layers.gqa, self.draft.rope
+        draft, rope = self.draft, self.draft.rope
         trained = rope.parameters.get("original_max_position_embeddings", 2048)
         parameters = {
             **rope.parameters,
@@ -56,8 +62,8 @@ class Rotary:
         }
         return LlamaConfig(
             hidden_size=draft.hidden_size,
-            num_attention_heads=attention.heads,
-            head_dim=attention.head_dim,
+            num_attention_heads=draft.layers.attention.heads,
+            head_dim=self._head_dim,
             max_position_embeddings=draft.max_position or trained,
             rope_parameters=parameters,
         )
