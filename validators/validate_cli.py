@@ -77,6 +77,10 @@ def validate(
         str | None,
         typer.Option(metavar="NAME", help="Read the draft as this trainer's code computes it."),
     ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CODE", help="Accept the loss of what no engine computes."),
+    ] = None,
     stream_taps: Annotated[
         str | None,
         typer.Option(metavar="LIST", help="Which taps a trainer's own recordings hold: 2,16,29."),
@@ -176,6 +180,7 @@ def validate(
             trust_remote_code=trust_remote_code,
             streams=streams,
             trainer=trainer,
+            allow=tuple(allow or ()),
             stream_taps=taps_of(stream_taps, "--stream-taps"),
         )
         check_request(request)

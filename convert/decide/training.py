@@ -1,13 +1,14 @@
 """A draft as it was trained, where the code that trained it computes otherwise than the servers."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from eagle3_interop.convert.decide.overrides import settles, value_at, with_values
 from eagle3_interop.schemas.dialects.base import Reading, Source
 from eagle3_interop.schemas.dialects.hf import CONFIG
 from eagle3_interop.schemas.dialects.keys import names_ids
+from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Usage, finding, named
 from eagle3_interop.schemas.trainers.base import Certainty, Signature, Trainer
 from eagle3_interop.schemas.trainers.table import TRAINERS
@@ -26,6 +27,9 @@ class Trained:
         sign: by which it was recognised.
         applied: the network is the trained one; else the served one.
         deviations: rows of ``code``, ``path``, ``trained``, ``served`` and ``written``.
+        changes: dotted path to what was trained, of all that a description can say.
+        switches: name to what was trained, of all that it can not, and no engine computes.
+        accepted: switches whose loss the user accepts.
     """
 
     name: str
@@ -33,6 +37,13 @@ class Trained:
     sign: str
     applied: bool
     deviations: tuple[Mapping[str, Any], ...]
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    switches: Mapping[str, str] = field(default_factory=dict)
+    accepted: frozenset[str] = frozenset()
+
+    def draft(self, draft: Draft) -> Draft:
+        """A description as it was trained, but for the switches."""
+        return with_values(draft, self.changes) if self.changes else draft
 
     def report(self) -> dict[str, Any]:
         """The JSON of ``trainer`` (``docs/cli.md``)."""
@@ -103,9 +114,17 @@ def as_trained(
         }
         for one in lost
     ]
-    who = Trained(trainer.name, signature.certainty, signature.sign, applied, tuple(rows))
+    who = Trained(
+        trainer.name,
+        signature.certainty,
+        signature.sign,
+        applied,
+        tuple(rows),
+        {deviation.path: value for deviation, value in changes.items()},
+        {one.path: one.trained for one in lost},
+    )
     if told == NOBODY:
-        return reading, who
+        return reading, replace(who, changes={}, switches={})
     sign = f"{signature.certainty} sign of {trainer.title} ({signature.sign})"
     said = []
     if told is None:
@@ -122,8 +141,12 @@ def as_trained(
             said.append(finding(code, CONFIG, message, settled_by=deviation.path))
     for one in lost:
         item = finding(one.code, CONFIG, f"{sign}: {one.message}")
-        accepted = only_served or bool(named([item], allowed))
-        said.append(item.model_copy(update={"severity": "warning"}) if accepted else item)
+        accepted = bool(named([item], allowed))
+        if accepted:
+            who = replace(who, accepted=who.accepted | {one.path})
+        if accepted or only_served:
+            item = item.model_copy(update={"severity": "warning"})
+        said.append(item)
     if trainer.ids_option and reading.draft.fc is not None and not names_ids(source.config):
         message = (
             f"{sign}, and no layer ids: if {trainer.ids_option} was set in the training run, "

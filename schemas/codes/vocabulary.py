@@ -7,6 +7,7 @@ CODES: dict[str, Code] = {
         "error",
         "The head repeats rows wherever its map repeats an offset, as no trained head does: nothing it proposes is right.",
         "Export the draft again without pruning its vocabulary.",
+        answered_by_search=True,
     ),
     "map-size": Code(
         "error", "A vocabulary map belongs to another vocabulary.", "Fetch the matching map."

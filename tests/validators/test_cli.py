@@ -26,7 +26,7 @@ TARGET, PLAIN, OTHER = (
     DATA / "target", DATA / "drafts" / "plain", DATA / "drafts" / "norm_before_residual"
 )  # fmt: skip
 OPTIONS = {
-    "--target", "--against", "--prompts", "--streams", "--stream-taps", "--trainer", "--num-draft-tokens", "--tree", "--sweep", "--max-new-tokens",
+    "--target", "--against", "--prompts", "--streams", "--stream-taps", "--trainer", "--allow", "--num-draft-tokens", "--tree", "--sweep", "--max-new-tokens",
     "--stop-at-eos", "--temperature", "--cost-ratio", "--device", "--dtype", "--seed",
     "--engine", "--engine-python", "--engine-arg", "--server", "--min-accept-length", "--max-logit-diff", "--json", "--html", "--trust-remote-code", "--quiet",
     "--version", "--help", "--install-completion", "--show-completion",

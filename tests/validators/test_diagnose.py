@@ -474,7 +474,7 @@ def test_texts_so_few_that_all_may_lean_one_way_by_chance_are_said_to_be_few(tmp
 @pytest.mark.usefixtures("_one_target")
 @pytest.mark.parametrize("error", [Unavailable, Usage])
 def test_the_answer_outlives_a_disk_that_fails(tmp_path, monkeypatch, small_pair, error):
-    def fails(*_arguments):
+    def fails(*_arguments, **_options):
         raise error("no space")
 
     evaluator = of_folder(edited(tmp_path, "plain"), small_pair)
@@ -503,7 +503,7 @@ def test_writing_is_advised_to_those_alone_who_did_not_ask_for_it(
     best = diagnose(of_folder(edited(tmp_path, "plain"), small_pair), budget=0.0)
     other = replace(best, verdict="better-wiring")
     monkeypatch.setattr(orchestration, "diagnose", lambda *_, **__: other)
-    monkeypatch.setattr(orchestration, "write_wiring", lambda *_: Rewritten(None, ()))
+    monkeypatch.setattr(orchestration, "write_wiring", lambda *_, **__: Rewritten(None, ()))
     (tmp_path / "prompts").write_text("Hello")
     common = (tmp_path / "draft", "--target", TARGET, "--prompts", tmp_path / "prompts")
     ran = command(*common, *(x for flag in asked for x in (flag, tmp_path / "out")))

@@ -1,5 +1,6 @@
 """Write a checkpoint, in its own layout, with another wiring, where a layout can say it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,14 @@ from eagle3_interop.schemas.dialects.base import Reading
 from eagle3_interop.schemas.engines.universal import is_for_all
 from eagle3_interop.schemas.findings import Finding, Refused, errors, finding
 from eagle3_interop.schemas.parameters import MAPS
-from eagle3_interop.validators.diagnose.wiring import READS, STREAM, Subject, Wiring
+from eagle3_interop.validators.diagnose.wiring import (
+    PRUNED,
+    READS,
+    STREAM,
+    USUAL,
+    Subject,
+    Wiring,
+)
 
 _NOWHERE = {
     "head_norm": "the head reads the hidden state before the final norm",
@@ -39,7 +47,14 @@ class Rewritten:
 
 
 def write_wiring(
-    checkpoint: str, target: str, subject: Subject, wiring: Wiring, output: Path
+    checkpoint: str,
+    target: str,
+    subject: Subject,
+    wiring: Wiring,
+    output: Path,
+    *,
+    trainer: str | None = None,
+    allow: Sequence[str] = (),
 ) -> Rewritten:
     """Write a checkpoint as this wiring means it, or say why it cannot be.
 
@@ -49,11 +64,14 @@ def write_wiring(
         subject: the weights as they were diagnosed.
         wiring: what they were trained for.
         output: a folder that does not exist.
+        trainer: by whose word the weights were diagnosed.
+        allow: codes of what was trained and no engine computes, which may be lost.
     """
+    options = api.Options(target=target, trainer=trainer, allow=tuple(allow))
     if hindrances := list(_hindrances(subject, wiring)):
         return Rewritten(None, tuple(_not_written(what) for what in hindrances))
     try:
-        conversion = _convert(checkpoint, target, subject, wiring)
+        conversion = _convert(checkpoint, options, subject, wiring)
     except Refused as refusal:
         found = errors(refusal.findings)
         return Rewritten(
@@ -72,8 +90,12 @@ def _hindrances(subject: Subject, wiring: Wiring) -> list[str]:
     found = [
         f"{what}; neither vLLM nor SGLang nor speculators computes that."
         for name, what in _NOWHERE.items()
-        if wiring.flag(name) != subject.configured.flag(name)
+        if wiring.flag(name) != USUAL[name] and name not in subject.allowed
     ]
+    if PRUNED in subject.maps:
+        found.append(
+            "the head was pruned by offsets in the place of token ids; the rows of its tokens are lost."
+        )
     for block, read in enumerate(wiring.reads):
         if read != STREAM:
             found.append(
@@ -83,12 +105,14 @@ def _hindrances(subject: Subject, wiring: Wiring) -> list[str]:
     return found
 
 
-def _convert(checkpoint: str, target: str, subject: Subject, wiring: Wiring) -> api.Conversion:
+def _convert(
+    checkpoint: str, options: api.Options, subject: Subject, wiring: Wiring
+) -> api.Conversion:
     sets = _sets(subject, wiring)
     taps = wiring.taps or None
     named = api.load(checkpoint, weights=False, diagnosing=True).reading.draft.target.name
-    options = api.Options(
-        target=target,
+    options = replace(
+        options,
         target_name=named if named and not Path(named).is_absolute() else None,
         taps=taps if taps != subject.configured.taps or not subject.known else None,
         sets=sets,
@@ -115,6 +139,8 @@ def _sets(subject: Subject, wiring: Wiring) -> dict[str, Any]:
         sets["layers.attention.qk_norm"] = flags["qk_norm"] == "on"
     if "embeddings" in changed:
         sets["vocabulary.embeddings"] = flags["embeddings"]
+    if "window" in changed:
+        sets["layers.windows"] = list(subject.windows[flags["window"]])
     if "rope" in changed:
         rope = subject.ropes[flags["rope"]]
         sets |= {f"rope.{key}": getattr(rope, key) for key in ("theta", "scaling", "parameters")}

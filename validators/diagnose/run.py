@@ -143,10 +143,19 @@ def _written(
 ) -> tuple[Rewritten, str]:
     """What became of writing, and what failed: the answer of a long search outlives a full disk."""
     try:
-        return write_wiring(request.checkpoint, request.target, subject, wiring, output), ""
+        done = write_wiring(
+            request.checkpoint,
+            request.target,
+            subject,
+            wiring,
+            output,
+            trainer=request.trainer,
+            allow=request.allow,
+        )
     except (Refused, Unavailable, Usage) as error:
         said = finding("wiring-not-written", "--write", str(error))
         return Rewritten(None, (said,)), str(error)
+    return done, ""
 
 
 def _report(
@@ -172,7 +181,10 @@ def prepare(request: Request, *, watch: Watch = unwatched, memory: int = MEMORY)
     """Load a pair, let the target write its texts, and capture its streams in one pass."""
     device = resolve_device(request.device)
     options = api.Options(
-        target=request.target, trainer=request.trainer, ranges=request.streams is not None
+        target=request.target,
+        trainer=request.trainer,
+        allow=request.allow,
+        ranges=request.streams is not None,
     )
     loaded = api.load(request.checkpoint, "auto", options, diagnosing=True)
     steps = Shape.chain(loaded.reading.draft.speculative_tokens or 3).checked().steps

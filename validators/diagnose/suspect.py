@@ -7,15 +7,18 @@ import torch
 from torch import Tensor
 
 from eagle3_interop.convert.decide.loaded import Loaded
+from eagle3_interop.convert.read.head_rows import repeated_rows
 from eagle3_interop.schemas.dialects.spelling import LaterNorm, understand
 from eagle3_interop.schemas.draft import Draft, Rope, default_taps
 from eagle3_interop.schemas.findings import errors
 from eagle3_interop.validators.diagnose.wiring import (
+    PRUNED,
     STREAM,
     Subject,
     Wiring,
     candidate_maps,
     candidate_ropes,
+    candidate_windows,
     configured_flags,
 )
 from eagle3_interop.validators.network.reference import refuse_unknown
@@ -53,17 +56,22 @@ def subject_of(
     )
     names = frozenset({*reading.names, *reading.maps})
     maps = _maps(draft, weights, names)
+    if repeated_rows(loaded.checkpoint, loaded.reading):
+        maps[PRUNED] = weights["d2t"].long()
+    windows = candidate_windows(draft.layers.windows, loaded.facts.window if loaded.facts else None)
+    trained = loaded.trainer.switches if loaded.trainer else {}
     ropes = candidate_ropes(draft.rope, target_rope(target))
     tables = _tables(draft, weights, target, names)
     others = _other_names(loaded)
     other_norms = _other_norms(loaded, weights, others)
-    configured = configured_flags(draft)
+    configured = configured_flags(draft) | dict(trained)
     known = not any(item.row.leaves_unwired for item in errors(loaded.reading.findings))
     named = loaded.reading.draft.taps or default_taps(target.depth)
     known = known and (draft.fc is None or draft.taps == named)
     if configured["map"] not in maps:
         configured["map"], known = next(iter(maps)), False
     values = _options(draft, names, maps, ropes, tables, other_norms)
+    values["window"] = list(windows)
     options = {name: tuple(dict.fromkeys([configured[name], *x])) for name, x in values.items()}
     taps = draft.taps or ()
     wiring = Wiring(taps, (STREAM,) * len(taps), tuple(configured.items()))
@@ -79,6 +87,9 @@ def subject_of(
         other_norms,
         others,
         known,
+        windows,
+        trained,
+        loaded.trainer.accepted if loaded.trainer else frozenset(),
     )
 
 

@@ -8,6 +8,7 @@ every flag in `FLAGS`. `Subject` holds the weights and knows which values make s
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from math import log
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from torch.nn import functional as F  # noqa: N812
 
 from eagle3_interop.schemas.draft import Draft, Rope
 from eagle3_interop.schemas.parameters import ENTRY, along, settled_by, shapes
-from eagle3_interop.validators.network.reference import Features, Network, Trace
+from eagle3_interop.validators.network.reference import Features, Trace
+from eagle3_interop.validators.network.switched import Switched
 from eagle3_interop.validators.network.weights import Weights
 
 STREAM, SUBLAYER, NORMED, RESCALED = "stream", "sublayer", "normed", "rescaled"
@@ -39,6 +41,7 @@ FLAGS = {
     "order": "halves of layer 0's input",
     "shift": "position of the features against their token",
     "rope": "rotary base and scaling",
+    "window": "how far back each layer's attention sees",
     "map": "how the head's rows stand for target tokens",
     "embeddings": "whose embedding table",
     "hidden_norms": "norms before layer 0's hidden half: hidden_norm, or input_layernorm and then it",
@@ -59,6 +62,12 @@ USUAL = {
     "later_norms": "as-named",
 }
 """What every engine computes; other values are some trainer's."""
+
+Windows = tuple[int | None, ...]
+"""Positions that each layer sees, itself included; None sees all."""
+
+PRUNED = "offset-as-id"
+"""The reading of a map whose head was pruned by offsets in the place of ids: rows repeat, the others are lost."""
 
 STORED = {
     "input_norm": "input_norm.weight",
@@ -153,6 +162,9 @@ class Subject:
         other_norms: canonical name of a later layer's norm to its weight under the spelling not in use.
         other_names: the same, to its stored name.
         known: the draft's own config says `configured`; else it is a guess to start from.
+        windows: by the value of the flag ``window``.
+        trained: flags of a trainer that is known to have trained these weights, which are usual there.
+        allowed: those of them that the user accepts to lose.
     """
 
     draft: Draft
@@ -166,12 +178,15 @@ class Subject:
     other_norms: Mapping[str, Tensor] = field(default_factory=dict)
     other_names: Mapping[str, str] = field(default_factory=dict)
     known: bool = True
+    windows: Mapping[str, Windows] = field(default_factory=dict)
+    trained: Mapping[str, str] = field(default_factory=dict)
+    allowed: frozenset[str] = frozenset()
 
     @cached_property
     def usual(self) -> dict[str, str]:
         """What one would expect of these weights, as far as there is anything to expect."""
         stored = {flag: "on" if name in self.names else "off" for flag, name in STORED.items()}
-        return {**USUAL, **stored}
+        return {**USUAL, **stored, **self.trained}
 
     def network(self, wiring: Wiring) -> "Wired":
         """The network that a wiring means; its features are what `fuse` shall return."""
@@ -184,13 +199,14 @@ class Subject:
         )
         layers = self.draft.layers
         attention = layers.gqa.model_copy(update={"qk_norm": flags["qk_norm"] == "on"})
+        windows = self.windows.get(flags["window"], layers.windows)
         draft = self.draft.model_copy(
             update={
                 "fc": fc,
                 "residual": flags["residual"],
                 "feedback": flags["feedback"],
                 "rope": self.ropes[flags["rope"]],
-                "layers": layers.model_copy(update={"attention": attention}),
+                "layers": layers.model_copy(update={"attention": attention, "windows": windows}),
             }
         )
         return Wired(draft, WiredWeights(self, flags), flags)
@@ -275,25 +291,12 @@ def _unit_norms(subject: Subject) -> dict[str, Callable[[], Tensor]]:
     }
 
 
-class Wired(Network):
-    """A network whose fc output is given, with the two switches that no description has."""
-
-    def __init__(self, draft: Draft, weights: Weights, flags: Mapping[str, str]) -> None:
-        """Keep the switches."""
-        super().__init__(draft, weights)
-        self._head_norm = flags["head_norm"] == "on"
-        self._doubled = flags["hidden_norms"] == "two"
+class Wired(Switched):
+    """A network whose fc output is given, and whose flags may be some trainer's."""
 
     def fuse(self, features: Features, trace: Trace | None = None) -> Tensor:  # noqa: ARG002
         """What was fused already (`streams.Fusion`)."""
         return self._cast(features.final)
-
-    def _norm(self, name: str, x: Tensor) -> Tensor:
-        if name == "norm" and not self._head_norm:
-            return x
-        if name == "layers.0.hidden_norm" and self._doubled:
-            x = super()._norm("layers.0.input_layernorm", x)
-        return super()._norm(name, x)
 
 
 def configured_flags(draft: Draft) -> dict[str, str]:
@@ -309,6 +312,7 @@ def configured_flags(draft: Draft) -> dict[str, str]:
         "order": "embedding-hidden",
         "shift": "0",
         "rope": rope_label(draft.rope),
+        "window": window_label(draft.layers.windows),
         "map": "offset" if draft.vocabulary.mapped else "absent",
         "embeddings": draft.vocabulary.embeddings,
         "hidden_norms": "one",
@@ -316,6 +320,20 @@ def configured_flags(draft: Draft) -> dict[str, str]:
         "later_norms": "as-named",
         "qk_norm": "on" if draft.layers.gqa.qk_norm else "off",
     }
+
+
+def window_label(windows: Windows) -> str:
+    """Windows in a few words: one for all layers, or each layer's."""
+    words = ["none" if one is None else str(one) for one in windows]
+    return words[0] if len(set(words)) == 1 else ", ".join(words)
+
+
+def candidate_windows(configured: Windows, target: int | None) -> dict[str, Windows]:
+    """The configured windows, none (a trainer may have copied them from the target), and the target's."""
+    found: list[Windows] = [configured, (None,) * len(configured)]
+    if target is not None:
+        found.append((target,) * len(configured))
+    return {window_label(one): one for one in found}
 
 
 def rope_label(rope: Rope) -> str:
@@ -337,10 +355,41 @@ def candidate_ropes(configured: Rope, target: Rope | None) -> dict[str, Rope]:
         if target.scaling:
             scaled = {"scaling": target.scaling, "parameters": target.parameters}
             ropes.append(configured.model_copy(update={"theta": target.theta, **scaled}))
+    if configured.scaling == "yarn":
+        ropes += _other_amplitudes(configured)
     plain = configured.model_copy(update={"scaling": None, "parameters": {}})
     ropes.append(plain)
     ropes += [plain.model_copy(update={"theta": theta}) for theta in (1e4, 5e5, 1e6)]
     return {rope_label(rope): rope for rope in ropes}
+
+
+_AMPLITUDE = ("attention_factor", "mscale", "mscale_all_dim")
+
+
+def _other_amplitudes(yarn: Rope) -> list[Rope]:
+    """The same frequencies under the length of cosines that a trainer takes who reads no mscale, or scales none."""
+    shared = {key: value for key, value in yarn.parameters.items() if key not in _AMPLITUDE}
+    own = _amplitude(yarn)
+    others = [
+        yarn.model_copy(update={"parameters": parameters})
+        for parameters in (shared, {**shared, "attention_factor": 1.0})
+    ]
+    return [one for one in others if abs(_amplitude(one) - own) > 1e-6]
+
+
+def _amplitude(yarn: Rope) -> float:
+    """By what cosines and sines are multiplied, as transformers reads yarn's numbers."""
+    numbers = yarn.parameters
+    given = numbers.get("attention_factor")
+    if isinstance(given, int | float):
+        return float(given)
+    factor = float(numbers.get("factor") or 1.0)
+
+    def of(mscale: float) -> float:
+        return 0.1 * mscale * log(factor) + 1.0 if factor > 1 else 1.0
+
+    one, other = numbers.get("mscale"), numbers.get("mscale_all_dim")
+    return of(float(one)) / of(float(other)) if one and other else of(1.0)
 
 
 def candidate_maps(

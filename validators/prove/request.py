@@ -52,6 +52,7 @@ class Request:
         stream_taps: of recordings that do not name theirs.
         trainer: whose network is measured; without one a validation measures what engines compute, and a
             diagnosis starts from what a certain trainer trained.
+        allow: codes of what was trained and no engine computes, whose loss is accepted.
     """
 
     checkpoint: str
@@ -74,6 +75,7 @@ class Request:
     streams: str | None = None
     stream_taps: tuple[int, ...] | None = None
     trainer: str | None = None
+    allow: tuple[str, ...] = ()
 
     @property
     def written(self) -> int:

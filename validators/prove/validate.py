@@ -104,7 +104,10 @@ def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Repo
         raise Usage("--engine and --server need the target itself: leave --streams out.")
     prompts = _prompts(request)
     options = api.Options(
-        target=request.target, trainer=request.trainer, ranges=request.streams is not None
+        target=request.target,
+        trainer=request.trainer,
+        allow=request.allow,
+        ranges=request.streams is not None,
     )
     # What an engine counts is measured, whoever trained the draft.
     loaded = api.load(request.checkpoint, "auto", options, served=True)
