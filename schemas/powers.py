@@ -1,7 +1,7 @@
 """What each framework's draft class computes, as data: one table for reading and for refusing.
 
-Read from, and run against, speculators 0.9, SGLang 0.5.23 and vLLM 0.32 (``docs/frameworks.md`` names the
-places). A reader resolves a config by its class's powers; a writer refuses what the class lacks.
+Read from, and run against, the newest speculators, SGLang and vLLM (``docs/frameworks.md`` names the places) and
+their older releases. A reader resolves a config by its class's powers; a writer refuses what the class lacks.
 """
 
 from collections.abc import Iterator
@@ -37,6 +37,12 @@ class Powers:
         tied_head: can take its embedding table for the head.
         full_map: a map may stand between two vocabularies of the same size.
         parallel: drafts all tokens in one pass (P-EAGLE).
+        input_norm: reads ``norm_before_fc``.
+        block_norms: reads ``fc_norm``.
+        post_norm: reads ``norm_output``, and feeds the normed state back.
+        later_layers: has more layers than the one that takes the target's hidden states.
+        other_blocks: fc over another number of hidden states than three.
+        own_whole_head: keeps a head of its own that is as large as the target's.
     """
 
     engine: str
@@ -60,6 +66,12 @@ class Powers:
     tied_head: bool = False
     full_map: bool = False
     parallel: bool = False
+    input_norm: bool = True
+    block_norms: bool = True
+    post_norm: bool = True
+    later_layers: bool = True
+    other_blocks: bool = True
+    own_whole_head: bool = True
 
 
 def both(one: Powers, other: Powers) -> Powers:

@@ -97,7 +97,9 @@ def test_a_new_dialect_reaches_cards():
 def _release(monkeypatch):
     """A release of vLLM that feeds an absent residual flag otherwise, and refuses flat folders' class."""
     old = releases.newest("vllm")
-    new = replace(old, since="99.0", refuses=lambda _config: "this release loads nothing.")
+    new = replace(
+        old, since="99.0", until="99.0", refuses=lambda _config: "this release loads nothing."
+    )
     monkeypatch.setitem(releases.RELEASES, "vllm", (*releases.RELEASES["vllm"], new))
 
 
@@ -114,7 +116,8 @@ def test_a_conversion_is_proved_with_the_newest_release(monkeypatch, tmp_path):
     old = releases.newest("vllm")
     rules = old.forms[-1].rules
     deaf = replace(rules, ids=lambda _keys, _target: (None, "nowhere", list))
-    new = replace(old, since="99.0", forms=(*old.forms[:-1], replace(old.forms[-1], rules=deaf)))
+    forms = (*old.forms[:-1], replace(old.forms[-1], rules=deaf))
+    new = replace(old, since="99.0", until="99.0", forms=forms)
     monkeypatch.setitem(releases.RELEASES, "vllm", (old, new))
     source = drafts.sglang(tmp_path / "draft")
     with pytest.raises(Refused) as caught:

@@ -7,10 +7,10 @@ from eagle3_interop.convert.decide.fitting import fit
 from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.read.checkpoint import by_transformers
 from eagle3_interop.convert.read.same_values import same_bytes
-from eagle3_interop.schemas.dialects.reading import check, check_target, with_target
 from eagle3_interop.schemas.draft import differences
-from eagle3_interop.schemas.engines import targets
+from eagle3_interop.schemas.engines.release import Release
 from eagle3_interop.schemas.engines.releases import RELEASES, newest
+from eagle3_interop.schemas.engines.verdicts import Verdict, predict
 from eagle3_interop.schemas.findings import Finding, Refused, errors, finding, has_effect
 from eagle3_interop.schemas.options import Options
 
@@ -148,43 +148,30 @@ def _uncaptured(loaded: Loaded, engine: str) -> list[Finding]:
     return [] if facts is None else list(newest(engine).uncaptured(draft, facts))
 
 
-def _as_is(loaded: Loaded, engine: str) -> dict[str, Any]:
-    checkpoint, release = loaded.checkpoint, newest(engine)
-    if why := release.refuses(checkpoint.config):
-        return _does_not_load([finding("fails-to-load", "config.json", why)])
-    if release.files_of_transformers and not by_transformers(checkpoint.folder):
+def verdict(loaded: Loaded, release: Release) -> Verdict:
+    """What a release makes of this very folder, by its rules."""
+    checkpoint = loaded.checkpoint
+    if (
+        release.files_of_transformers
+        and not release.refuses(checkpoint.config)
+        and not by_transformers(checkpoint.folder)
+    ):
         message = (
             "transformers looks for model.safetensors, pytorch_model.bin and their indexes alone."
         )
-        return _does_not_load([finding("fails-to-load", checkpoint.files[0].name, message)])
-    try:
-        facts = loaded.facts or targets.facts_named(loaded.reading.draft)
-        reading = release.read(checkpoint, facts)
-    except Refused as refused:
-        return _does_not_load(errors(refused.findings))
-    if loaded.facts is not None:
-        reading = with_target(reading, loaded.facts)
+        found = finding("fails-to-load", checkpoint.files[0].name, message)
+        return Verdict("does-not-load", findings=(found,))
     tables = loaded.own_embeddings is True
-    wrong = differences(loaded.reading.draft, reading.draft, tables=tables)
-    mismatched = [] if loaded.facts is None else check_target(reading.draft, loaded.facts)
-    trouble = [
-        item
-        for item in (
-            *reading.findings,
-            *check(reading, checkpoint.tensors),
-            *mismatched,
-            *_uncaptured(loaded, engine),
-        )
-        if item.severity != "note" or has_effect(item, engine)
-    ]
-    fails = any(item.row.effect == "does-not-load" for item in trouble)
-    differs = wrong or errors(trouble) or any(has_effect(item, engine) for item in trouble)
-    state = "does-not-load" if fails else "different" if differs else "same"
-    return {"as_is": state, "differences": wrong, "findings": trouble}
+    return predict(release, checkpoint, loaded.reading.draft, loaded.facts, tables=tables)
 
 
-def _does_not_load(found: list[Finding]) -> dict[str, Any]:
-    return {"as_is": "does-not-load", "differences": {}, "findings": found}
+def _as_is(loaded: Loaded, engine: str) -> dict[str, Any]:
+    found = verdict(loaded, newest(engine))
+    return {
+        "as_is": found.as_is,
+        "differences": dict(found.differences),
+        "findings": list(found.findings),
+    }
 
 
 def _convertible(loaded: Loaded, engine: str) -> dict[str, Any]:

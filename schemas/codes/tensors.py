@@ -42,6 +42,17 @@ CODES: dict[str, Code] = {
         "The framework's own loader does not know this spelling; it was understood.",
         effect="does-not-load",
     ),
+    "foreign-name-dropped": Code(
+        "warning",
+        "The framework's own loader passes over this spelling without a word, and runs with initial values; it was "
+        "understood.",
+        effect="computes-otherwise",
+    ),
+    "flag-unread": Code(
+        "warning",
+        "The config switches on what this framework's class does not read, and runs without.",
+        effect="computes-otherwise",
+    ),
     "unused-norm": Code(
         "note", "A second spelling of a norm that this framework never uses; left out."
     ),

@@ -3,6 +3,10 @@
 from eagle3_interop.schemas.codes.base import PLUGIN, Code
 
 CODES: dict[str, Code] = {
+    "head-replaced": Code(
+        "warning",
+        "The framework puts the target's head in the place of the draft's own, which is as large.",
+    ),
     "repeated-head-rows": Code(
         "error",
         "The head repeats rows wherever its map repeats an offset, as no trained head does: nothing it proposes is right.",

@@ -61,7 +61,7 @@ def read_flat(source: Source, target: TargetFacts | None, rules: FlatRules) -> R
             message = f"{reader.engine} finds no layer ids here and feeds the default triple (2, L // 2, L - 3)."
             if ids is None or rules.empty_ids_are_none:
                 reader.say("default-taps", where, message)
-    count = reader.layers(parsed.num_hidden_layers)
+    count = reader.layers(parsed.num_hidden_layers, several=powers.later_layers)
     windows = _windows(reader, parsed, count, keys, powers)
     vocabulary, maps = _vocabulary(
         reader, source.config, parsed, keys, powers, rules, width == target_width
@@ -74,8 +74,10 @@ def read_flat(source: Source, target: TargetFacts | None, rules: FlatRules) -> R
         fc=fc,
         layers=_layers(reader, parsed, keys, powers, rules, windows),
         residual=_residual(reader, source.config, keys, powers),
-        feedback=reader.feedback(keys.norm_output, parallel),
-        rope=read_rope(parsed, CONFIG, reader.add, partial_at_top=rules.partial_at_top),
+        feedback=reader.feedback(
+            reader.flag("norm_output", keys.norm_output, able=powers.post_norm), parallel
+        ),
+        rope=read_rope(rules.rope(parsed), CONFIG, reader.add, partial_at_top=rules.partial_at_top),
         max_position=reader.positions(parsed.max_position_embeddings, CONFIG),
         vocabulary=vocabulary,
         parallel=parallel,
@@ -120,7 +122,7 @@ def _fc(
     width: int,
     target_width: int,
 ) -> Fc | None:
-    if not keys.nested.use_aux_hidden_state:
+    if not keys.nested.use_aux_hidden_state and powers.no_fc:
         for name in [
             name for name in reader.names if name.startswith(("fc.", "fc_norm.", "input_norm."))
         ]:
@@ -131,11 +133,13 @@ def _fc(
             reader.say("fc-width", f"{CONFIG}: eagle_config.use_aux_hidden_state", message)
         return None
     blocks = reader.blocks(target_width, rules.blocks(keys, powers))
+    input_norm = keys.input_norm if rules.nested_norm else keys.norm_before_fc
+    block_norms = bool(keys.fc_norm or (rules.aux_norm_key and keys.use_aux_norm))
     return Fc(
         blocks=blocks,
         bias=reader.bias(("fc.bias",), powers.fc_bias and keys.bias),
-        input_norm=keys.input_norm,
-        block_norms=bool(keys.fc_norm or (rules.aux_norm_key and keys.use_aux_norm)),
+        input_norm=reader.flag("norm_before_fc", input_norm, able=powers.input_norm),
+        block_norms=reader.flag("fc_norm", block_norms, able=powers.block_norms),
     )
 
 
@@ -253,6 +257,14 @@ def _vocabulary(
         message = f"absent: {rules.title} shares the target's head."
         reader.say("target-head", "lm_head.weight", message)
         head = "target"
+    if not powers.own_whole_head and head == "own" and draft_size == size:
+        head = "target"
+        if stored is not None:
+            message = (
+                f"{rules.title} puts the target's head in the place of this one, which is as large."
+            )
+            reader.say("head-replaced", reader.names["lm_head.weight"], message)
+            reader.leave_out("lm_head.weight")
     mapped, maps = resolve_map(reader, draft_size, size, trainer_sorts=rules.sorts_maps)
     embeddings: Literal["own", "target"] = "own"
     table = reader.names.get("embed_tokens.weight")

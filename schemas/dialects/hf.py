@@ -246,6 +246,24 @@ def read_rope(
     return _one_rope(chosen, parsed, where, say, default_theta)
 
 
+def without_rope_dict(parsed: DecoderConfig) -> DecoderConfig:
+    """The keys as code reads them that knows ``rope_theta`` and ``rope_scaling`` alone."""
+    return parsed.model_copy(update={"rope_parameters": None})
+
+
+def with_theta_on_top(parsed: DecoderConfig) -> DecoderConfig:
+    """The keys as code reads them that puts transformers 4's ``rope_theta``, or its default, into the dict."""
+    theta = parsed.rope_theta or 10000.0
+    named = {
+        key: value and {**value, "rope_theta": theta}
+        for key, value in (
+            ("rope_scaling", parsed.rope_scaling),
+            ("rope_parameters", parsed.rope_parameters),
+        )
+    }
+    return parsed.model_copy(update={"rope_theta": theta, **named})
+
+
 def _of_the_choices(
     nested: Mapping[str, Mapping[str, Any]],
     parsed: DecoderConfig,

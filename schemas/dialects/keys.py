@@ -205,7 +205,11 @@ class SpeculatorsKeys(BaseModel):
 _FLAT = frozenset(FlatKeys.model_fields)
 _NESTED = frozenset(EagleConfig.model_fields)
 _LAYER = frozenset(DecoderConfig.model_fields)
-_BESIDE_THE_LAYERS = frozenset({"num_aux_hidden_states"})
+_BESIDE_THE_LAYERS = frozenset(
+    {"fc_norm", "norm_before_fc", "norm_output", "num_aux_hidden_states"}
+)
+"""What some releases of vLLM read among the layers' keys alone."""
+
 _SPECULATORS = frozenset(SpeculatorsKeys.model_fields)
 _OF_THE_BASE_CLASS = (("tie_word_embeddings", False),)
 """What speculators itself writes at the top, through transformers' base class: nothing to remark."""

@@ -46,7 +46,7 @@ def _say_failures(reader: Reader, *, reduced: bool) -> None:
     if reader.loading.needs_t2d and reduced and "t2d" not in reader.names:
         message = "absent: speculators needs it to gather the verifier's head, and fails to load."
         reader.say("fails-to-load", "t2d", message)
-    if reader.strict and not reduced and "d2t" in reader.names:
+    if reader.strict and not reader.loading.full_map and not reduced and "d2t" in reader.names:
         message = f"{reader.engine} has no map for a full vocabulary and fails to load."
         reader.say("fails-to-load", reader.names["d2t"], message)
 

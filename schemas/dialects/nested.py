@@ -34,6 +34,7 @@ from eagle3_interop.schemas.draft import (
     Vocabulary,
 )
 from eagle3_interop.schemas.findings import Refused
+from eagle3_interop.schemas.powers import Powers
 
 
 def read_nested(source: Source, target: TargetFacts | None, rules: NestedRules) -> Reading:
@@ -52,11 +53,12 @@ def read_nested(source: Source, target: TargetFacts | None, rules: NestedRules) 
     model_type = _layer_type(reader, keys, rules)
     kind = CONFIGS[model_type] if rules.config_classes else rules.layer_config
     parsed = parse(keys.transformer_layer_config, kind, LAYER, reader.add)
-    qk_norm = model_type == "qwen3"
+    powers = rules.powers[model_type == "qwen3"]
+    qk_norm = powers.qk_norm
     width = parsed.hidden_size
     target_width = keys.target_hidden_size or width
     blocks = reader.blocks(target_width, rules.sized_by(keys, qk_norm))
-    ids = keys.eagle_aux_hidden_state_layer_ids
+    ids = keys.eagle_aux_hidden_state_layer_ids if rules.reads_ids else None
     taps = reader.taps(ids, f"{CONFIG}: {IDS}", list, blocks)
     if not ids and blocks == 3:
         message = "no layer ids: every engine feeds the default triple (2, L // 2, L - 3)."
@@ -68,6 +70,7 @@ def read_nested(source: Source, target: TargetFacts | None, rules: NestedRules) 
             )
     vocabulary, maps = _vocabulary(reader, source.config, keys, parsed, rules)
     # In an incomplete rope dict transformers has put its own base before the class is asked.
+    parsed = rules.rope(parsed)
     bare = not (parsed.rope_parameters or parsed.rope_scaling)
     rope_theta = rules.bare_qwen3_theta if qk_norm and bare else 10000.0
     rope = read_rope(parsed, LAYER, reader.add, rope_theta)
@@ -75,7 +78,7 @@ def read_nested(source: Source, target: TargetFacts | None, rules: NestedRules) 
         rope = _as_the_library_rotates(reader, rope)
     made_parallel = keys.speculators_model_type == "peagle"
     parallel = reader.parallel(keys.mask_token_id, parsed.vocab_size, fed=True)
-    block_norms = _block_norms(reader, keys, rules, lost=made_parallel)
+    block_norms = _block_norms(reader, keys, rules, lost=made_parallel) and powers.block_norms
     tokens = [method.speculative_tokens for method in keys.settings.proposal_methods]
     draft = Draft(
         hidden_size=width,
@@ -88,12 +91,14 @@ def read_nested(source: Source, target: TargetFacts | None, rules: NestedRules) 
         fc=Fc(
             blocks=blocks,
             bias=reader.bias(("fc.bias",), used=False),
-            input_norm=keys.norm_before_fc,
+            input_norm=_handed_on(reader, keys, rules, "norm_before_fc") and powers.input_norm,
             block_norms=block_norms,
         ),
-        layers=_layers(reader, parsed, model_type, rules),
+        layers=_layers(reader, parsed, model_type, rules, powers),
         residual=_residual(reader, source.config, keys, rules),
-        feedback=reader.feedback(keys.norm_output, parallel),
+        feedback=reader.feedback(
+            _handed_on(reader, keys, rules, "norm_output") and powers.post_norm, parallel
+        ),
         rope=rope,
         max_position=reader.positions(parsed.max_position_embeddings, LAYER),
         vocabulary=vocabulary,
@@ -107,7 +112,7 @@ def read_nested(source: Source, target: TargetFacts | None, rules: NestedRules) 
         masks = rules.bare_masks if made_parallel else ()
         refused = {**rules.refuses_bare, **dict.fromkeys(masks, (None,))}
         _refuse_bare_keys(reader, keys, refused)
-    reader.findings += cannot(draft, rules.powers[qk_norm])
+    reader.findings += cannot(draft, powers)
     reading = Reading(
         draft, reader.names, tuple(reader.unused), maps, tuple(reader.findings), extras
     )
@@ -149,12 +154,22 @@ def _block_norms(reader: Reader, keys: SpeculatorsKeys, rules: NestedRules, *, l
         if keys.fc_norm and not handed_on:
             message = f"{reader.engine} does not hand it on for a P-EAGLE draft, and raises an error on its tensors."
             reader.say("fails-to-load", f"{CONFIG}: fc_norm", message)
-    return keys.fc_norm
+    return _handed_on(reader, keys, rules, "fc_norm")
 
 
-def _layers(reader: Reader, parsed: DecoderConfig, model_type: str, rules: NestedRules) -> Layers:
-    count = reader.layers(parsed.num_hidden_layers)
-    qk_norm = model_type == "qwen3"
+def _handed_on(reader: Reader, keys: SpeculatorsKeys, rules: NestedRules, key: str) -> bool:
+    """A flag as it reaches the class: where the framework's reader loses it, that among the layers' keys counts."""
+    said = bool(getattr(keys, key))
+    if key not in rules.loses:
+        return said
+    return reader.flag(key, said, able=bool(keys.transformer_layer_config.get(key)))
+
+
+def _layers(
+    reader: Reader, parsed: DecoderConfig, model_type: str, rules: NestedRules, powers: Powers
+) -> Layers:
+    count = reader.layers(parsed.num_hidden_layers, several=powers.later_layers)
+    qk_norm = powers.qk_norm
     # Where the keys are taken bare, no config class clears an unused sliding_window.
     windows = read_windows(
         parsed,
@@ -172,7 +187,7 @@ def _layers(reader: Reader, parsed: DecoderConfig, model_type: str, rules: Neste
             kv_heads=parsed.kv_heads,
             head_dim=parsed.head_size,
             qk_norm=qk_norm,
-            qkv_bias=reader.bias(qkv, attends),
+            qkv_bias=reader.bias(qkv, attends and "qkv" in powers.attention_biases),
             output_bias=reader.bias(("o_proj.bias",), output),
         ),
         mlp=Mlp(

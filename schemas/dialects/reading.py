@@ -178,7 +178,8 @@ class Reader:
                 foreign.append(stored)
         if foreign:
             message = f"{self.engine}'s loader does not know {len(foreign)} of the tensor names in this folder."
-            self.say("foreign-name", foreign[0], message)
+            code = "foreign-name" if self.strict else "foreign-name-dropped"
+            self.say(code, foreign[0], message)
         for stored in later:
             self._later_norm(stored, spelling)
 
@@ -227,6 +228,12 @@ class Reader:
                 )
                 self.say("absent-bias", parts[0], message)
             return False
+        passed = not self.strict or used or self.loading.passes_over(found[0])
+        if not passed:
+            message = (
+                f"{self.engine}'s class has no such parameter, and its loader raises an error."
+            )
+            self.say("fails-to-load", self.names[found[0]], message)
         if any(np.any(self.source.values(self.names[name])) for name in found):
             return used
         self.say("zero-bias", self.names[found[0]], f"left out: all {len(found)} tensors are zero.")
@@ -296,8 +303,23 @@ class Reader:
             self.say("fc-blocks", "config.json: num_aux_hidden_states", message)
         return blocks
 
-    def layers(self, configured: int) -> int:
-        """Number of layers: where the config claims more than there are tensors, the tensors count."""
+    def flag(self, key: str, said: bool, *, able: bool) -> bool:
+        """A flag of the config, which a class that does not read it takes for false."""
+        if said and not able:
+            message = f"true, and {self.engine}'s class does not read it."
+            self.say("flag-unread", f"{CONFIG}: {key}", message)
+        return said and able
+
+    def layers(self, configured: int, *, several: bool = True) -> int:
+        """Number of layers: where the config claims more than there are tensors, the tensors count.
+
+        Args:
+            configured: by the config.
+            several: the class has more than one layer.
+        """
+        if not several and configured > 1:
+            message = f"{configured} layers, and {self.engine}'s class has one: it does not load."
+            self.say("fails-to-load", f"{CONFIG}: num_hidden_layers", message)
         stored = {m[1] for name in self.names if (m := re.match(r"layers\.(\d+)\.", name))}
         present = len(stored) or configured
         if configured > present:

@@ -26,7 +26,10 @@ class Loading:
     Attributes:
         title: the framework, for messages.
         spelling: how it spells tensors.
-        strict: from config.json, whether it raises an error on a tensor that it does not know.
+        strict: from config.json, whether it raises an error on a tensor that its class does not have.
+        passes_over: of a canonical name, whether a strict loader passes over it all the same.
+        full_map: has a map between two vocabularies of the same size, too.
+        rope: the keys of the layers as its transformers hands the rope's on.
         knows_swish: takes ``swish`` for silu; else it does not start.
         needs_t2d: gathers the verifier's head by t2d, and raises an error without one.
         sorts_maps: rows of the head stand in ascending order of their target ids, so that t2d gives d2t.
@@ -37,6 +40,9 @@ class Loading:
     title: str
     spelling: Spelling
     strict: Callable[[Mapping[str, Any]], bool]
+    passes_over: Callable[[str], bool] = lambda _name: False
+    full_map: bool = False
+    rope: Callable[[DecoderConfig], DecoderConfig] = lambda parsed: parsed
     knows_swish: bool = False
     needs_t2d: bool = False
     sorts_maps: bool = False
@@ -60,6 +66,7 @@ class FlatRules(Loading):
         null_head: ``draft_vocab_size: null`` means the target's head, and an absent key is an error.
         ties_head: ``tie_word_embeddings`` gives the head the embedding table; else nobody reads it.
         shares_absent_head: a head that is absent, of full vocabulary, is the target's.
+        nested_norm: reads ``norm_before_fc`` in ``eagle_config``, before the one at the top level.
     """
 
     powers: Callable[[FlatKeys], Powers]
@@ -76,6 +83,7 @@ class FlatRules(Loading):
     null_head: bool = False
     ties_head: bool = False
     shares_absent_head: bool = True
+    nested_norm: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,13 +97,15 @@ class NestedRules(Loading):
         config_classes: builds the layers' config by transformers' classes, whose defaults count; else the
             keys are taken bare, by `layer_config`.
         layer_config: the model of the bare keys.
+        reads_ids: hands layer ids on; else the default triple is fed, whatever they say.
         sized_by: from keys and whether there are q/k norms, how many fc blocks the class would size.
         bare_qwen3_theta: rope base of q/k-normed layers whose config has no rope dict at all.
         qwen3_output_bias: q/k-normed layers have a bias on o_proj where ``attention_bias`` is true.
         absent_vocabulary: an absent ``draft_vocab_size`` means the whole vocabulary; else the class default.
         library_rope: rotates as transformers' llama and qwen3 layers, which never read partial factors of a
             plain rope, nor positions of several kinds.
-        loses_parallel: keys of a P-EAGLE folder that it does not hand on to its class.
+        loses: keys that it does not hand on to its class.
+        loses_parallel: and those that it does not hand on of a P-EAGLE folder.
         bare_masks: keys among the layers' own that it takes for the mask token before the folder's.
         refuses_bare: keys among the layers' own that it hands on and that change what is computed, with the
             values that mean nothing.
@@ -106,11 +116,13 @@ class NestedRules(Loading):
     absent_residual: bool
     config_classes: bool
     layer_config: type[DecoderConfig] = DecoderConfig
+    reads_ids: bool = True
     sized_by: Callable[[SpeculatorsKeys, bool], int]
     bare_qwen3_theta: float = 10000.0
     qwen3_output_bias: bool = True
     absent_vocabulary: bool = False
     library_rope: bool = False
+    loses: tuple[str, ...] = ()
     loses_parallel: tuple[str, ...] = ()
     bare_masks: tuple[str, ...] = ()
     refuses_bare: Mapping[str, tuple[object, ...]] | None = None

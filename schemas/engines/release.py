@@ -10,6 +10,7 @@ from eagle3_interop.schemas.dialects.nested import read_nested
 from eagle3_interop.schemas.dialects.rules import FlatRules, NestedRules
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.engines.loaders import Loader
+from eagle3_interop.schemas.engines.versions import covers
 from eagle3_interop.schemas.findings import Finding
 
 
@@ -34,7 +35,7 @@ class Release:
         engine: its name in commands.
         title: its name for people.
         since: the first version of the range; messages name it.
-        until: the last, None while it is the newest.
+        until: the last version of the range that was looked at; its patches are in the range.
         forms: what it reads; the first that accepts a folder counts, else the last.
         refuses: from config.json, why it would not start at all; empty where it would, rightly or not.
         captures: from the release's name, a draft and its target: what the target's class cannot hand over.
@@ -49,10 +50,10 @@ class Release:
     engine: str
     title: str
     since: str
+    until: str
     forms: tuple[Form, ...]
     refuses: Callable[[Mapping[str, Any]], str]
     captures: Callable[[str, Draft, TargetFacts], Iterator[Finding]]
-    until: str | None = None
     loader: Loader = field(default_factory=Loader)
     serves: bool = True
     trees: bool = False
@@ -62,13 +63,22 @@ class Release:
 
     @property
     def name(self) -> str:
-        """The engine and the version, for messages."""
-        return f"{self.title} {self.since}"
+        """The engine and its version, for messages; of a range the last."""
+        return f"{self.title} {self.until}"
 
     @property
     def possessive(self) -> str:
         """Its title in the genitive."""
         return f"{self.title}'" if self.title.endswith("s") else f"{self.title}'s"
+
+    def covers(self, version: str) -> bool:
+        """Whether it is this version's release; a prefix such as ``0.21`` stands for the newest patch."""
+        return covers(self.since, self.until, version)
+
+    def rules(self, config: Mapping[str, Any]) -> FlatRules | NestedRules:
+        """By which rules it reads a folder with this config.json."""
+        fitting = (form for form in self.forms if form.accepts(config))
+        return next(fitting, self.forms[-1]).rules
 
     def read(self, source: Source, target: TargetFacts | None) -> Reading:
         """Read a folder as this release does.
@@ -80,8 +90,7 @@ class Release:
         Raises:
             Refused: the config cannot be understood at all.
         """
-        fitting = (form for form in self.forms if form.accepts(source.config))
-        rules = next(fitting, self.forms[-1]).rules
+        rules = self.rules(source.config)
         if isinstance(rules, NestedRules):
             return read_nested(source, target, rules)
         return read_flat(source, target, rules)

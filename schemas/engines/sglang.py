@@ -138,6 +138,13 @@ def refuses(config: Mapping[str, Any]) -> str:
     return "" if config.get("model_type") is not None else NO_MODEL_TYPE
 
 
+def stock_class_only(config: Mapping[str, Any]) -> str:
+    """Of a release that the plugin was not run with, and refuses to work in."""
+    if (name := architecture(config)) in PLUGIN.values():
+        return f"{name!r} is the class of this package's plugin, which was not run with this SGLang and refuses it."
+    return refuses(config)
+
+
 def _ids_of_the_folder(
     source: Source, reading: Reading, target: TargetFacts | None
 ) -> Iterator[Finding]:
@@ -233,7 +240,7 @@ def eagle_config(draft: Draft, target: TargetFacts | None) -> tuple[dict[str, An
         return {"use_aux_hidden_state": False}, []
     written: dict[str, Any] = {"use_aux_hidden_state": True}
     where = f"{CONFIG}: eagle_config.{IDS}"
-    findings = [] if target is None else list(SGLANG_0_5_23.uncaptured(draft, target))
+    findings = [] if target is None else list(SGLANG_0_5_22.uncaptured(draft, target))
     taps = draft.taps
     if taps is None:
         return written, findings
@@ -241,13 +248,13 @@ def eagle_config(draft: Draft, target: TargetFacts | None) -> tuple[dict[str, An
     written[IDS] = ids
     kind = targets.special_class(target)
     if sorted(ids_to_taps(ids, target)) != list(taps):
-        message = f"no list of ids makes {kind or 'a target'} capture taps {list(taps)} in {SGLANG_0_5_23.name}."
+        message = f"no list of ids makes {kind or 'a target'} capture taps {list(taps)} in {SGLANG_0_5_22.name}."
         findings.append(finding("no-such-ids", where, message))
     if target is None:
         message = f"ids {ids} were written by SGLang's plain rule (id = tap - 1); {_OTHER_RULES}."
         findings.append(finding("plain-rule", where, message))
     elif ids != [tap - 1 for tap in taps]:
-        message = f"ids {ids} by the rule of {SGLANG_0_5_23.name}'s {kind}; versions with the plain rule read id + 1."
+        message = f"ids {ids} by the rule of {SGLANG_0_5_22.name}'s {kind}; versions with the plain rule read id + 1."
         findings.append(finding("target-rule", where, message))
     return written, findings
 
@@ -288,10 +295,11 @@ RULES = FlatRules(
     remarks=(_ids_of_the_folder, _norm_output),
 )
 
-SGLANG_0_5_23 = Release(
+SGLANG_0_5_22 = Release(
     engine="sglang",
     title="SGLang",
-    since="0.5.23",
+    since="0.5.22",
+    until="0.5.23",
     forms=(Form(lambda _config: True, RULES),),
     refuses=refuses,
     captures=_captures,

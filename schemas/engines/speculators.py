@@ -100,6 +100,7 @@ SPECULATORS_0_9 = Release(
     engine="speculators",
     title="speculators",
     since="0.9",
+    until="0.9",
     forms=(Form(lambda _config: True, RULES),),
     refuses=refuses,
     captures=_captures,

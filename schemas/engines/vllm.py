@@ -1,4 +1,4 @@
-"""vLLM 0.32: the flat form of its llama and qwen3 classes, and speculators' folders as vLLM reads them.
+"""vLLM 0.30 to 0.33: the flat form of its llama and qwen3 classes, and speculators' folders as vLLM reads them.
 
 Source of the facts: ``model_executor/models/{llama,qwen3}_eagle3.py``, ``v1/worker/gpu_model_runner.py``,
 ``transformers_utils/configs/{eagle.py,speculators/}``.
@@ -81,19 +81,31 @@ def _powers(keys: FlatKeys) -> Powers:
     return POWERS[name == PLUGIN[True]]
 
 
-def refuses(config: Mapping[str, Any]) -> str:
-    """VLLM starts with a speculators folder, which it knows by ``speculators_config``, and with its classes."""
-    if config.get("model_type") is None:
-        if "speculators_model_type" not in config:
+def class_known(
+    classes: frozenset[str] = KNOWN_TO_VLLM, kinds: tuple[str, ...] = ("eagle3", "peagle")
+) -> Callable[[Mapping[str, Any]], str]:
+    """Why a vLLM with these classes would not start; it knows a speculators folder by ``speculators_config``.
+
+    Args:
+        classes: of drafts, as `vllm_class` calls them.
+        kinds: of speculators' folders.
+    """
+
+    def refuses(config: Mapping[str, Any]) -> str:
+        if config.get("model_type") is not None:
+            name = vllm_class(architecture(config))
+            return "" if name in classes else f"vLLM has no draft class {architecture(config)!r}."
+        kind = config.get("speculators_model_type")
+        if kind is None:
             return NO_MODEL_TYPE
-        known = config.get("speculators_config") is not None
-        return (
-            ""
-            if known
-            else "no speculators_config, without which vLLM does not recognise this folder."
-        )
-    name = architecture(config)
-    return "" if vllm_class(name) in KNOWN_TO_VLLM else f"vLLM has no draft class {name!r}."
+        if config.get("speculators_config") is None:
+            return "no speculators_config, without which vLLM does not recognise this folder."
+        return "" if kind in kinds else f"vLLM knows no speculators folder of the type {kind!r}."
+
+    return refuses
+
+
+refuses = class_known()
 
 
 def _unknown_class(
@@ -205,7 +217,7 @@ def write_ids(config: dict[str, Any], draft: Draft, target: TargetFacts | None) 
         config[IDS] = list(draft.taps)
         config[NESTED] = {**config.get(NESTED, {}), "layer_ids": list(draft.taps)}
     if target is not None:
-        findings += VLLM_0_32.uncaptured(draft, target)
+        findings += VLLM_0_30.uncaptured(draft, target)
     return findings
 
 
@@ -240,10 +252,16 @@ def _captures(release: str, draft: Draft, target: TargetFacts) -> Iterator[Findi
         yield finding("end-tap", where, message)
 
 
+def passes_over(name: str) -> bool:
+    """What vLLM's loaders skip: biases that a class does not have, and what a flag that is off leaves unused."""
+    return name.endswith(".bias") or name in ("input_norm.weight", "mask_hidden")
+
+
 RULES = FlatRules(
     title="vLLM",
     spelling=SPELLING,
     strict=lambda _config: True,
+    passes_over=passes_over,
     powers=_powers,
     ids=_ids,
     blocks=_blocks,
@@ -270,6 +288,7 @@ NESTED_RULES = NestedRules(
     title="vLLM",
     spelling=replace(SPELLING, layer0=("layers.0.", "midlayer.")),
     strict=lambda _config: True,
+    passes_over=passes_over,
     powers=POWERS,
     default_type="llama",
     absent_residual=True,
@@ -293,16 +312,17 @@ NESTED_RULES = NestedRules(
 )
 
 
-def _is_nested(config: Mapping[str, Any]) -> bool:
+def is_nested(config: Mapping[str, Any]) -> bool:
     """A folder in speculators' form has no model_type."""
     return "speculators_model_type" in config and "model_type" not in config
 
 
-VLLM_0_32 = Release(
+VLLM_0_30 = Release(
     engine="vllm",
     title="vLLM",
-    since="0.32",
-    forms=(Form(_is_nested, NESTED_RULES), Form(lambda _config: True, RULES)),
+    since="0.30",
+    until="0.33",
+    forms=(Form(is_nested, NESTED_RULES), Form(lambda _config: True, RULES)),
     refuses=refuses,
     captures=_captures,
     consolidated_first=True,

@@ -173,7 +173,7 @@ def test_sglang_drops_a_head_under_the_prefix(tmp_path):
     tensors = drafts.flat_tensors()
     tensors["model.lm_head.weight"] = tensors.pop("lm_head.weight")
     source = drafts.sglang(tmp_path / "draft", tensors)
-    assert ("foreign-name", "model.lm_head.weight") in said(source, "sglang")
+    assert ("foreign-name-dropped", "model.lm_head.weight") in said(source, "sglang")
 
 
 # Configs.

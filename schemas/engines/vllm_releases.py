@@ -1,0 +1,181 @@
+"""The releases of vLLM before the newest, each as what it did otherwise than the next: 0.11 to 0.29.
+
+Read in the wheels, and run by their own classes (``docs/releases.md``): ``models/llama_eagle3.py``,
+``models/qwen3_eagle3.py``, ``configs/speculators/{base,algos}.py``, ``v1/worker/gpu_model_runner.py``.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from eagle3_interop.schemas.dialects.base import TargetFacts
+from eagle3_interop.schemas.dialects.hf import CONFIG, with_theta_on_top, without_rope_dict
+from eagle3_interop.schemas.dialects.keys import IDS, FlatKeys
+from eagle3_interop.schemas.dialects.recognition import LLAMA_CLASSES, STOCK
+from eagle3_interop.schemas.dialects.rules import FlatRules, NestedRules
+from eagle3_interop.schemas.engines.release import Form, Release
+from eagle3_interop.schemas.engines.vllm import (
+    NESTED_RULES,
+    POWERS,
+    RULES,
+    VLLM_0_30,
+    class_known,
+    is_nested,
+)
+from eagle3_interop.schemas.powers import Powers
+
+Ids = tuple[list[int] | None, str, Callable[[list[int]], list[int]]]
+Refuses = Callable[[Mapping[str, Any]], str]
+
+
+@dataclass(frozen=True)
+class _Readers:
+    """How a release reads both kinds of folders.
+
+    Attributes:
+        flat: the flat ones.
+        nested: speculators' own.
+    """
+
+    flat: FlatRules = RULES
+    nested: NestedRules = NESTED_RULES
+
+    def both(self, **changes: Any) -> "_Readers":  # noqa: ANN401 - of rules
+        """With the same changes in both."""
+        return _Readers(replace(self.flat, **changes), replace(self.nested, **changes))
+
+    def of_flat(self, **changes: Any) -> "_Readers":  # noqa: ANN401
+        """With changes in how flat folders are read."""
+        return replace(self, flat=replace(self.flat, **changes))
+
+    def of_nested(self, **changes: Any) -> "_Readers":  # noqa: ANN401
+        """With changes in how speculators' folders are read."""
+        return replace(self, nested=replace(self.nested, **changes))
+
+    def one_class(self, powers: Powers) -> "_Readers":
+        """With one class for every folder."""
+        return self.of_flat(powers=lambda _keys: powers).of_nested(
+            powers={False: powers, True: powers}
+        )
+
+    def release(
+        self, since: str, until: str, following: Release, refuses: Refuses | None = None
+    ) -> Release:
+        """The release that reads so, and does all else as the one that follows it."""
+        return replace(
+            following,
+            since=since,
+            until=until,
+            forms=(Form(is_nested, self.nested), Form(lambda _config: True, self.flat)),
+            refuses=refuses or following.refuses,
+        )
+
+
+def _ids_at_the_top(keys: FlatKeys, _target: TargetFacts | None) -> Ids:
+    return keys.eagle_aux_hidden_state_layer_ids, f"{CONFIG}: {IDS}", list
+
+
+def _ids_nowhere(_keys: FlatKeys, _target: TargetFacts | None) -> Ids:
+    return None, f"{CONFIG}: {IDS}", list
+
+
+def _three(_keys: object, _powers: object) -> int:
+    """Fc is made for three hidden states, whatever the config says."""
+    return 3
+
+
+def _unused(name: str) -> bool:
+    return name in ("input_norm.weight", "mask_hidden")
+
+
+def _only_mask(name: str) -> bool:
+    return name == "mask_hidden"
+
+
+def _nothing(_name: str) -> bool:
+    return False
+
+
+# Until 0.29: a map even for a full vocabulary.
+_FULL_MAPS = {name: replace(powers, full_map=True) for name, powers in POWERS.items()}
+_0_25 = (
+    _Readers()
+    .both(full_map=True)
+    .of_flat(powers=lambda keys: replace(RULES.powers(keys), full_map=True))
+    .of_nested(powers=_FULL_MAPS)
+)
+VLLM_0_25 = _0_25.release("0.25", "0.29", VLLM_0_30)
+
+# Until 0.24: a loader that fails on a bias that the class does not have, and a reader of speculators' folders
+# that hands neither fc_norm nor norm_output on.
+_0_24 = _0_25.both(passes_over=_unused).of_nested(loses=("fc_norm", "norm_output"))
+VLLM_0_24 = _0_24.release("0.24", "0.24", VLLM_0_25)
+
+# Until 0.23: no qwen3 class; speculators' folders of such layers get the llama one, too.
+_LLAMA = _FULL_MAPS[False]
+_0_22 = _0_24.one_class(_LLAMA)
+VLLM_0_22 = _0_22.release("0.22", "0.23", VLLM_0_24, class_known(LLAMA_CLASSES))
+
+# Until 0.21: neither fc_norm nor norm_output; an fc for three hidden states; of eagle_config only
+# use_aux_hidden_state is read; no P-EAGLE folders of speculators.
+_SINGLE_FC = replace(_LLAMA, block_norms=False, post_norm=False, other_blocks=False)
+_0_20 = (
+    _0_22.one_class(_SINGLE_FC)
+    .of_flat(ids=_ids_at_the_top, blocks=_three, nested_norm=False)
+    .of_nested(sized_by=_three)
+)
+VLLM_0_20 = _0_20.release("0.20", "0.21", VLLM_0_22, class_known(LLAMA_CLASSES, ("eagle3",)))
+
+# Until 0.19: no class named after MiniMax M2, which is the llama class under another name.
+_BEFORE_MINIMAX = LLAMA_CLASSES - {"Eagle3MiniMaxM2ForCausalLM"}
+VLLM_0_19_1 = _0_20.release("0.19.1", "0.19", VLLM_0_20, class_known(_BEFORE_MINIMAX, ("eagle3",)))
+
+# Until 0.19.0: transformers 4, so that rope_parameters gives no base.
+_0_19_0 = _0_20.of_flat(rope=with_theta_on_top)
+VLLM_0_19_0 = _0_19_0.release("0.19.0", "0.19.0", VLLM_0_19_1)
+
+# Until 0.18: a reader of speculators' folders that does not hand norm_before_fc on either.
+_0_18 = _0_19_0.of_nested(loses=("fc_norm", "norm_output", "norm_before_fc"))
+VLLM_0_18 = _0_18.release("0.18", "0.18", VLLM_0_19_0)
+
+# Until 0.17: no norm_before_fc.
+_NO_NORM = replace(_SINGLE_FC, input_norm=False)
+_0_16 = _0_18.both(passes_over=_only_mask).one_class(_NO_NORM)
+VLLM_0_16 = _0_16.release("0.16", "0.17", VLLM_0_18)
+
+# Until 0.15: no biases on q, k and v; no parallel drafting.
+_NO_BIAS = replace(_NO_NORM, attention_biases=frozenset({"output"}), parallel=False)
+_0_12 = _0_16.both(passes_over=_nothing, parallel=False).one_class(_NO_BIAS)
+VLLM_0_12 = _0_12.release("0.12", "0.15", VLLM_0_16)
+
+# Until 0.11: nothing of eagle_config is read, nor is rope_parameters.
+_WITH_FC = replace(_NO_BIAS, no_fc=False)
+_0_11_1 = _0_12.both(rope=without_rope_dict).one_class(_WITH_FC)
+_CLASSES = frozenset({"Eagle3LlamaForCausalLM", STOCK})
+VLLM_0_11_1 = _0_11_1.release(
+    "0.11.1", "0.11", VLLM_0_12, class_known(_CLASSES | {"Eagle3Qwen2_5vlForCausalLM"}, ("eagle3",))
+)
+
+# In 0.11.0: one layer, the default triple whatever the ids say, and the target's tables wherever they are as large.
+_ONE_LAYER = replace(_WITH_FC, later_layers=False, own_embeddings=False, own_whole_head=False)
+_0_11_0 = _0_11_1.one_class(_ONE_LAYER).of_flat(ids=_ids_nowhere).of_nested(reads_ids=False)
+VLLM_0_11_0 = replace(
+    _0_11_0.release("0.11.0", "0.11.0", VLLM_0_11_1, class_known(_CLASSES, ("eagle3",))),
+    loader=replace(VLLM_0_30.loader, embeddings="replaced"),
+)
+
+VLLM = (
+    VLLM_0_11_0,
+    VLLM_0_11_1,
+    VLLM_0_12,
+    VLLM_0_16,
+    VLLM_0_18,
+    VLLM_0_19_0,
+    VLLM_0_19_1,
+    VLLM_0_20,
+    VLLM_0_22,
+    VLLM_0_24,
+    VLLM_0_25,
+    VLLM_0_30,
+)
+"""Every release, oldest first."""
