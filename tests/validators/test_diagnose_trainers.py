@@ -70,9 +70,9 @@ def test_a_wiring_that_keeps_the_trainers_second_norm_is_written_only_if_its_los
     refused = write_wiring(str(folder), str(TARGET), found, wiring, tmp_path / "one")
     assert refused.output is None
     assert "two norms" in refused.findings[0].message
-    done = write_wiring(
-        str(folder), str(TARGET), found, wiring, tmp_path / "two", allow=("double-norm",)
-    )
+    allow = ("double-norm",)
+    accepted = subject(folder, allow=allow)
+    done = write_wiring(str(folder), str(TARGET), accepted, wiring, tmp_path / "two", allow=allow)
     draft = api.load(str(done.output)).reading.draft
     assert (draft.feedback, draft.rope.scaling) == ("post-norm", None)
 
