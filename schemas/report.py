@@ -164,6 +164,18 @@ class AgainstReport(_Part):
     tensors: dict[str, str]
 
 
+class AsTrainedReport(_Part):
+    """The network that the trainer's own code computed, where that is not the one that engines compute.
+
+    Attributes:
+        acceptance: of the network as trained.
+        logits: of the checkpoint as engines compute it, compared with the network as trained.
+    """
+
+    acceptance: AcceptanceReport
+    logits: LogitsReport
+
+
 class Files(_Part):
     """What was validated.
 
@@ -183,6 +195,7 @@ class Report(_Part):
         findings: remarks on the checkpoint.
         acceptance: of the checkpoint; None only where it was refused.
         prompts: the same counters, text by text: the interval can be computed from them again.
+        as_trained: what engines lose, where a trainer is known to have computed otherwise; no gate judges it.
         against: comparison with ``--against``.
         sweep: other chains and trees on the same texts.
         sampling: acceptance at a temperature.
@@ -197,6 +210,7 @@ class Report(_Part):
     findings: tuple[Finding, ...] = ()
     acceptance: AcceptanceReport | None = None
     prompts: tuple[PromptRow, ...] | None = None
+    as_trained: AsTrainedReport | None = None
     against: AgainstReport | None = None
     sweep: tuple[SweepRow, ...] | None = None
     sampling: dict[str, Any] | None = None

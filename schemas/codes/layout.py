@@ -29,19 +29,19 @@ CODES: dict[str, Code] = {
     "served-otherwise": Code(
         "warning",
         "What was measured is the network that engines compute; the code that trained the draft computes another.",
-        "Convert it as it was trained (eagle3-convert auto-to-...), or measure that with --trainer NAME.",
+        "as_trained in the report says what that costs. Convert it as it was trained (eagle3-convert auto-to-...).",
     ),
     "no-final-norm": Code(
         "error",
         "The draft was trained without the final norm before the head, which every engine applies.",
-        "eagle3-diagnose measures what that costs; --allow no-final-norm converts it all the same, "
+        "eagle3-validate measures what that costs; --allow no-final-norm converts it all the same, "
         "--trainer none takes it for another trainer's.",
         answered_by_search=True,
     ),
     "double-norm": Code(
         "error",
         "The draft was trained with two norms before layer 0's hidden half, and every engine applies one.",
-        "eagle3-diagnose measures what that costs; --allow double-norm converts it all the same.",
+        "eagle3-validate measures what that costs; --allow double-norm converts it all the same.",
         answered_by_search=True,
     ),
     "ids-were-options": Code(

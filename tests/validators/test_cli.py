@@ -32,7 +32,7 @@ OPTIONS = {
     "--version", "--help", "--install-completion", "--show-completion",
 }  # fmt: skip
 KEYS = {
-    "verdict", "gates", "findings", "acceptance", "against", "sweep", "sampling", "engine", "streams", "checkpoint",
+    "verdict", "gates", "findings", "acceptance", "as_trained", "against", "sweep", "sampling", "engine", "streams", "checkpoint",
     "environment", "prompts",
 }  # fmt: skip
 

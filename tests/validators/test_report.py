@@ -73,7 +73,7 @@ def test_an_interval_without_width_is_not_shown_for_one(report):
     alike = report.model_copy(
         update={"acceptance": acceptance(interval=(2.5, 2.5)), "against": None}
     )
-    (row,) = terminal._acceptance(alike.acceptance, None).rows
+    (row,) = terminal._acceptance(alike).rows
     assert row[1] == "2.500 (no interval)"
     assert "accept length, no interval" in page(alike)
     (row,) = terminal._acceptance(acceptance(), None).rows

@@ -15,6 +15,7 @@ from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage
 from eagle3_interop.schemas.report import (
     AcceptanceReport,
     AgainstReport,
+    AsTrainedReport,
     Files,
     Gate,
     PromptRow,
@@ -31,6 +32,7 @@ from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.accept.sweep import grid, rows
 from eagle3_interop.validators.memory import enough_memory
 from eagle3_interop.validators.network.reference import Network
+from eagle3_interop.validators.network.switched import Switched
 from eagle3_interop.validators.network.weights import Weights
 from eagle3_interop.validators.prove.agreement import (
     MIN_DEPTH,
@@ -60,12 +62,14 @@ class Measured:
         ours: counters of the checkpoint, by shape.
         theirs: of the source.
         logits: comparison of the two.
+        trained: counters of the network as trained, and its logits compared, where it is another one.
         agreement: by depth, the share of starts at which the draft's token is the target's.
     """
 
     ours: dict[Shape, Acceptance] = field(default_factory=dict)
     theirs: dict[Shape, Acceptance] = field(default_factory=dict)
     logits: LogitComparison | None = None
+    trained: tuple[Acceptance, LogitComparison] | None = None
     agreement: tuple[float, ...] = ()
 
 
@@ -158,6 +162,7 @@ def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Repo
         findings=(*session.findings, *(judgement.findings if judgement else ())),
         acceptance=_summary(measured.ours[shape], request),
         prompts=tuple(PromptRow(**row) for row in measured.ours[shape].by_prompt()),
+        as_trained=_as_trained(measured, request),
         against=against,
         sweep=_sweep(request, measured, shapes),
         sampling=sampling,
@@ -257,6 +262,24 @@ def _network(loaded: Loaded, target: Source, request: Request, device: torch.dev
     return Network(loaded.reading.draft, weights)
 
 
+def _trained(session: Session) -> Network | None:
+    """The network that the trainer's own code computed, where that is another one."""
+    network, trainer = session.network, session.loaded.trainer
+    if trainer is None:
+        return None
+    draft = trainer.draft(network.draft)
+    if draft.network == network.draft.network and not trainer.switches:
+        return None
+    return Switched(draft, network.weights, trainer.switches)
+
+
+def _as_trained(measured: Measured, request: Request) -> AsTrainedReport | None:
+    if measured.trained is None:
+        return None
+    acceptance, logits = measured.trained
+    return AsTrainedReport(acceptance=_summary(acceptance, request), logits=logits.result())
+
+
 def _shapes(request: Request, shape: Shape, *, chains: bool) -> list[Shape]:
     """What is measured: the one asked for, and what a sweep or a cost ratio adds.
 
@@ -303,29 +326,36 @@ def _measure(
 ) -> Measured:
     """Everything that one teacher-forced pass of the target tells."""
     texts, shape = session.texts, session.shape
-    networks = [session.network, *([other] if other else [])]
+    trained = _trained(session)
+    others = [one for one in (other, trained) if one is not None]
+    networks = [session.network, *others]
     depth = max(MIN_DEPTH, shape.steps)
-    logits = LogitComparison(session.network, other, depth) if other else None
+    compared = [LogitComparison(session.network, one, depth) for one in others]
     taps = _taps(networks)
     final = any(network.draft.fc is None for network in networks)
     counters = [{one: Counter(one, texts) for one in shapes}]
-    if other:
-        counters.append({shape: Counter(shape, texts)})
+    counters += [{shape: Counter(shape, texts)} for _ in others]
     right = torch.zeros(shape.steps, 2)
     with watch("measuring", sum(text.starts[-1] + 1 for text in texts if text.starts)) as progress:
         for batch in batches(session.target, texts, taps, final=final, progress=progress):
             for network, counted in zip(networks, counters, strict=True):
                 for one, lengths in batch_lengths(network, batch, list(counted)).items():
                     counted[one].add(batch, lengths)
-            if logits is not None:
+            for logits in compared:
                 logits.add(batch)
             if teacher is not None:
                 teacher.add(session.network, batch)
             if session.request.agreement:
                 right += _right(session.network, batch, shape.steps)
-    ours, *theirs = [{one: count.result() for one, count in x.items()} for x in counters]
+    ours, *rest = [{one: count.result() for one, count in x.items()} for x in counters]
     share = (right[:, 0] / right[:, 1].clamp(min=1)).tolist() if session.request.agreement else []
-    return Measured(ours, theirs[0] if theirs else {}, logits, tuple(share))
+    return Measured(
+        ours,
+        rest[0] if other else {},
+        compared[0] if other else None,
+        (rest[-1][shape], compared[-1]) if trained else None,
+        tuple(share),
+    )
 
 
 def _taps(networks: Sequence[Network]) -> list[int]:

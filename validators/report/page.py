@@ -8,6 +8,8 @@ from eagle3_interop.schemas.findings import Finding
 from eagle3_interop.schemas.report import (
     AcceptanceReport,
     AgainstReport,
+    AsTrainedReport,
+    LogitsReport,
     Report,
     SweepRow,
 )
@@ -80,6 +82,8 @@ def page(report: Report, agreement: Sequence[float] = ()) -> str:
     parts = [_header(report, title), _gates(report)]
     if report.acceptance is not None:
         parts.append(_plots(report.acceptance, report.against, agreement))
+    if report.as_trained is not None:
+        parts.append(_as_trained(report.as_trained))
     if report.against is not None:
         parts.append(_against(report.against))
     if report.sweep is not None:
@@ -165,15 +169,30 @@ def _plots(
     return f'<div class="two">{first}{second}</div>'
 
 
-def _against(against: AgainstReport) -> str:
-    logits, part = against.logits, against.first_difference
-    rows = [
+def _compared(logits: LogitsReport) -> list[tuple[str, str]]:
+    return [
         ("largest logit difference", number(logits.max_abs_diff)),
         ("mean logit difference", number(logits.mean_abs_diff)),
         ("same token proposed", f"{100 * logits.top1_agreement:.3f} %"),
         ("KL by depth", number(list(logits.kl))),
         ("start positions", f"{logits.positions:,}"),
     ]
+
+
+def _as_trained(trained: AsTrainedReport) -> str:
+    one = trained.acceptance
+    rows = [
+        ("accept length as trained", f"{one.accept_length:.3f}"),
+        ("verification steps as trained", f"{one.drafts:,}"),
+        ("draft tokens accepted as trained", f"{one.accepted:,}"),
+    ]
+    rows += _compared(trained.logits)
+    return _table("As its trainer computed it, against what engines compute", ("", ""), rows)
+
+
+def _against(against: AgainstReport) -> str:
+    part = against.first_difference
+    rows = _compared(against.logits)
     if part is not None:
         size = "" if part.max_abs_diff is None else f", by {part.max_abs_diff:.4g}"
         stage = f'<b class="bad">{escape(part.stage)}</b>{size}: {escape(part.meaning)}'

@@ -9,7 +9,14 @@ from rich.text import Text
 
 from eagle3_interop.convert.console import Console
 from eagle3_interop.convert.tables import Figures
-from eagle3_interop.schemas.report import AcceptanceReport, AgainstReport, Gate, Report, SweepRow
+from eagle3_interop.schemas.report import (
+    AcceptanceReport,
+    AgainstReport,
+    AsTrainedReport,
+    Gate,
+    Report,
+    SweepRow,
+)
 from eagle3_interop.schemas.streams import StreamsReport
 
 if TYPE_CHECKING:
@@ -51,8 +58,10 @@ def _parts(report: Report) -> Iterator[RenderableType]:
         f"end of sequence {environment['end_of_sequence']}"
     )
     if report.acceptance is not None:
-        yield _acceptance(report.acceptance, report.against)
+        yield _acceptance(report)
     yield from map(Text, streams_lines(report.streams))
+    if report.as_trained is not None:
+        yield Text(as_trained_line(report.as_trained))
     if report.against is not None:
         yield from map(Text, against_lines(report.against))
     if report.sweep is not None:
@@ -86,9 +95,13 @@ def drafted(acceptance: AcceptanceReport) -> str:
     return f"tree of {steps} steps, top-k {topk}, {tokens} tokens"
 
 
-def _acceptance(ours: AcceptanceReport, against: AgainstReport | None) -> Figures:
+def _acceptance(report: Report) -> Figures:
+    ours = report.acceptance
+    assert ours is not None  # noqa: S101
     positions = (f"#{position}" for position in range(1, len(ours.per_position) + 1))
-    named = [("checkpoint", ours)] + ([("source", against.acceptance)] if against else [])
+    others = {"source": report.against, "as trained": report.as_trained}
+    named = [("checkpoint", ours)]
+    named += [(name, one.acceptance) for name, one in others.items() if one is not None]
     rows = []
     for name, one in named:
         shares = (f"{100 * rate:.1f}%" for rate in one.rates)
@@ -102,6 +115,16 @@ def _length(acceptance: AcceptanceReport) -> str:
     if not acceptance.varies:
         return f"{acceptance.accept_length:.3f} (no interval)"
     return f"{acceptance.accept_length:.3f} ({low:.2f} to {high:.2f})"
+
+
+def as_trained_line(trained: AsTrainedReport) -> str:
+    """What engines compute of a draft, against what its trainer computed."""
+    logits = trained.logits
+    largest = f" of {number(logits.largest)}" if logits.largest is not None else ""
+    return (
+        f"as engines compute it, against as it was trained: logits differ by at most {number(logits.max_abs_diff)}"
+        f"{largest}, the same token {100 * logits.top1_agreement:.2f} %"
+    )
 
 
 def against_lines(against: AgainstReport) -> list[str]:
