@@ -64,6 +64,9 @@ class Fc(Part):
 class Rope(Part):
     """Rotary position embedding, half-split ("neox") pairs as in every safetensors framework.
 
+    Latent attention says itself which pairs it rotates. Its yarn has all its numbers written out, and what its two
+    mscales come to stands in ``attention_factor`` here and in `Mla.softmax_scale`.
+
     Attributes:
         theta: base.
         partial: fraction of each head that is rotated.
@@ -148,8 +151,6 @@ class Gqa(Part):
 class Mla(Part):
     """Multi-head latent attention: keys and values are expanded from one latent vector a position.
 
-    Recognised, and refused by readers and converters for now.
-
     Attributes:
         heads: each with keys and values of its own.
         q_rank: width of the latent that queries are expanded from; None: they are projected at once.
@@ -158,7 +159,7 @@ class Mla(Part):
         rope_dim: part that is rotated; that of the keys is one for all heads.
         v_dim: width of each value head.
         interleaved: rotated pairs are neighbours (2i, 2i + 1), and not the two halves.
-        softmax_scale: factor on the scores, all told: what yarn's mscale adds is in it.
+        softmax_scale: factor on the scores, all told: what yarn's ``mscale_all_dim`` adds is in it.
     """
 
     kind: Literal["mla"] = "mla"

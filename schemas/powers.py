@@ -7,7 +7,7 @@ their older releases. A reader resolves a config by its class's powers; a writer
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
-from eagle3_interop.schemas.draft import Draft
+from eagle3_interop.schemas.draft import Draft, Gqa, Mla
 from eagle3_interop.schemas.findings import Finding, finding
 
 
@@ -17,6 +17,9 @@ class Powers:
 
     Attributes:
         engine: framework and class, for messages.
+        attentions: kinds of attention that its layers have.
+        queries_at_once: latent attention can project queries without a latent of their own.
+        half_rotation: latent attention rotates the two halves where it is told so, else neighbours alone.
         residual_normed: reads ``norm_before_residual``.
         qk_norm: has q/k norms (always, when it has them).
         attention_biases: the groups that ``attention_bias: true`` creates: ``qkv``, ``output``.
@@ -46,6 +49,9 @@ class Powers:
     """
 
     engine: str
+    attentions: frozenset[str] = frozenset({"gqa"})
+    queries_at_once: bool = True
+    half_rotation: bool = True
     residual_normed: bool = True
     qk_norm: bool = False
     attention_biases: frozenset[str] = frozenset({"qkv", "output"})
@@ -98,9 +104,17 @@ def lacks(draft: Draft, powers: Powers) -> list[Finding]:
     ]
 
 
-def _needs(draft: Draft, powers: Powers) -> Iterator[tuple[bool, bool, str, str, str]]:
-    layers, attention, vocabulary = draft.layers, draft.layers.gqa, draft.vocabulary
+Need = tuple[bool, bool, str, str, str]
+"""Whether the class is able, whether the network needs it, and the finding: code, path and message."""
+
+
+def _needs(draft: Draft, powers: Powers) -> Iterator[Need]:
+    layers, vocabulary = draft.layers, draft.vocabulary
     fc, rope = draft.fc, draft.rope
+    if layers.attention.kind not in powers.attentions:
+        message = "{engine} has no latent attention (MLA)."
+        yield False, True, "mla-draft", "layers.attention", message
+        return
     yield (
         powers.residual_normed,
         draft.residual == "normed",
@@ -108,27 +122,10 @@ def _needs(draft: Draft, powers: Powers) -> Iterator[tuple[bool, bool, str, str,
         "residual",
         "{engine} always adds the raw hidden state (norm_before_residual is not read).",
     )
-    yield (
-        powers.qk_norm,
-        attention.qk_norm,
-        "qk-norm",
-        "layers.attention.qk_norm",
-        "{engine} has no q/k norms; q_norm and k_norm would be dropped or fail.",
-    )
-    yield (
-        "qkv" in powers.attention_biases,
-        attention.qkv_bias,
-        "qkv-bias",
-        "layers.attention.qkv_bias",
-        "{engine} has no q/k/v biases; they would be dropped.",
-    )
-    yield (
-        "output" in powers.attention_biases,
-        attention.output_bias,
-        "output-bias",
-        "layers.attention.output_bias",
-        "{engine} has no bias on o_proj; it would be dropped.",
-    )
+    if isinstance(layers.attention, Gqa):
+        yield from _grouped_needs(layers.attention, powers)
+    else:
+        yield from _latent_needs(draft, layers.attention, powers)
     yield (
         powers.mlp_bias,
         layers.mlp.bias,
@@ -227,4 +224,67 @@ def _needs(draft: Draft, powers: Powers) -> Iterator[tuple[bool, bool, str, str,
         "parallel-draft",
         "parallel",
         "{engine} knows no parallel drafting (P-EAGLE): it would draft token by token, and not say so.",
+    )
+
+
+def _grouped_needs(attention: Gqa, powers: Powers) -> Iterator[Need]:
+    yield (
+        powers.qk_norm,
+        attention.qk_norm,
+        "qk-norm",
+        "layers.attention.qk_norm",
+        "{engine} has no q/k norms; q_norm and k_norm would be dropped or fail.",
+    )
+    yield (
+        "qkv" in powers.attention_biases,
+        attention.qkv_bias,
+        "qkv-bias",
+        "layers.attention.qkv_bias",
+        "{engine} has no q/k/v biases; they would be dropped.",
+    )
+    yield (
+        "output" in powers.attention_biases,
+        attention.output_bias,
+        "output-bias",
+        "layers.attention.output_bias",
+        "{engine} has no bias on o_proj; it would be dropped.",
+    )
+
+
+def _latent_needs(draft: Draft, attention: Mla, powers: Powers) -> Iterator[Need]:
+    fc, rope, count = draft.fc, draft.rope, draft.layers.count
+    yield (
+        powers.later_layers,
+        count > 1,
+        "several-layers",
+        "layers.count",
+        f"{{engine}} has one layer and does not start with {count}.",
+    )
+    yield (
+        powers.input_norm,
+        fc is not None and fc.input_norm,
+        "input-norm",
+        "fc.input_norm",
+        "{engine} has no norm over what fc takes.",
+    )
+    yield (
+        powers.queries_at_once,
+        attention.q_rank is None,
+        "no-query-latent",
+        "layers.attention.q_rank",
+        "{engine} does not start without a latent of the queries (q_lora_rank).",
+    )
+    yield (
+        powers.half_rotation,
+        not attention.interleaved,
+        "half-rotation",
+        "layers.attention.interleaved",
+        "{engine} rotates neighbours (2i, 2i + 1) alone, and this draft rotates its two halves.",
+    )
+    yield (
+        False,
+        rope.scaling not in (None, "yarn"),
+        "latent-rope",
+        "rope.scaling",
+        f"{{engine}} computes every scaled rope of latent attention as yarn, and this one is {rope.scaling}.",
     )

@@ -11,7 +11,7 @@ from typing import Any
 from eagle3_interop.schemas.dialects import recognition
 from eagle3_interop.schemas.dialects.base import Reading, Source, TargetFacts, Wishes, Writing
 from eagle3_interop.schemas.dialects.recognition import Sign
-from eagle3_interop.schemas.draft import Draft
+from eagle3_interop.schemas.draft import Draft, Mla
 from eagle3_interop.schemas.engines import sglang, speculators, universal, vllm
 from eagle3_interop.schemas.engines.loaders import Loader
 from eagle3_interop.schemas.engines.releases import newest
@@ -63,6 +63,7 @@ class Destination:
         loader: what their loaders do with a folder.
         library: under which the Hub lists such a folder.
         read: reads it back, as all of them do.
+        latent_loader: the same as `loader`, of a folder with latent attention, where others load that.
     """
 
     name: str
@@ -72,6 +73,12 @@ class Destination:
     loader: Loader
     library: str
     read: Callable[[Source, TargetFacts | None], Reading]
+    latent_loader: Loader | None = None
+
+    def loader_of(self, draft: Draft) -> Loader:
+        """What their loaders do with a folder of this draft."""
+        latent = isinstance(draft.layers.attention, Mla)
+        return self.latent_loader if latent and self.latent_loader else self.loader
 
 
 def _one(
@@ -98,6 +105,7 @@ DESTINATIONS: dict[str, Destination] = {
         universal.LOADER,
         "speculators",
         universal.read,
+        universal.LATENT_LOADER,
     ),
 }
 """Destinations that a command can name."""

@@ -7,6 +7,7 @@ from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.decide.rewrites.maps import settle_maps
 from eagle3_interop.convert.decide.rewrites.pages import compare_kv_shape
 from eagle3_interop.convert.decide.rewrites.rope import check_rope, raise_positions
+from eagle3_interop.convert.decide.rewrites.rotation import pair_neighbours
 from eagle3_interop.convert.decide.rewrites.tables import (
     own_head,
     replace_embeddings,
@@ -25,6 +26,7 @@ from eagle3_interop.schemas.parameters import shapes
 REWRITES: tuple[Callable[[Work], Work], ...] = (
     exchange_halves,
     order_taps,
+    pair_neighbours,
     raise_positions,
     check_rope,
     settle_embeddings,

@@ -189,7 +189,13 @@ def _refuse_draft(folder: Folder, config: Mapping[str, Any]) -> None:
 
 
 def kv_shape(config: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """KV heads and their size, as far as a config of decoder layers says; engines share pages by them."""
+    """KV heads and their size, as far as a config of decoder layers says; engines share pages by them.
+
+    Latent attention stores one vector a position: the latent, and the rotated part of the keys.
+    """
+    latent, rotated = _size(config, "kv_lora_rank"), _size(config, "qk_rope_head_dim")
+    if latent is not None and rotated is not None:
+        return 1, latent + rotated
     heads, width = _size(config, "num_attention_heads"), _size(config, "hidden_size")
     size = _size(config, "head_dim") or (width // heads if heads and width else None)
     return _size(config, "num_key_value_heads") or heads, size

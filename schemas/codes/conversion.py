@@ -11,6 +11,14 @@ CODES: dict[str, Code] = {
         "max_position_embeddings is below the target's and was not raised: this draft's rope scaling depends on it.",
         "Serve with a context no longer than the draft's, or override the check of the engine.",
     ),
+    "universal-of-two": Code(
+        "note",
+        "The folder is for vLLM and SGLang alone: speculators has no form for latent attention.",
+    ),
+    "rotation-paired": Code(
+        "note",
+        "Rows of latent attention were put in the order in which the engine rotates them; exact.",
+    ),
     "kv-shape": Code(
         "warning",
         "Head size or KV heads differ from the target's: some engines share pages by them.",

@@ -35,6 +35,27 @@ CODES: dict[str, Code] = {
         "Only a part of each head is rotated.",
         "--set rope.partial=1 if whole heads were; else serve with a framework that computes it.",
     ),
+    "several-layers": Code(
+        "error", "The draft has more than one layer.", PLUGIN, effect="does-not-load"
+    ),
+    "input-norm": Code("error", "One norm stands over all that fc takes.", ELSEWHERE),
+    "no-query-latent": Code(
+        "error",
+        "Latent attention that projects its queries at once (q_lora_rank: null), which no engine runs: vLLM fails "
+        "to load it, SGLang does not start.",
+        "Train it with a q_lora_rank.",
+        effect="does-not-load",
+    ),
+    "half-rotation": Code(
+        "error",
+        "Latent attention rotates the two halves of each head, and the class rotates neighbours.",
+        "--set layers.attention.interleaved=true if it was trained so.",
+    ),
+    "latent-rope": Code(
+        "error",
+        "A scaled rope of latent attention that is not yarn: SGLang and vLLM compute yarn with its numbers.",
+        "--set rope.scaling=yarn for what they compute; a draft that was trained otherwise runs in neither.",
+    ),
     "mrope": Code(
         "error", "Multimodal rope.", "--set rope.mrope_sections=none for a text-only draft."
     ),

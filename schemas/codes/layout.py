@@ -61,8 +61,9 @@ CODES: dict[str, Code] = {
     ),
     "mla-draft": Code(
         "error",
-        "Drafts with multi-head latent attention are not carried yet.",
-        "SGLang and vLLM both read this layout's own folder.",
+        "A draft with multi-head latent attention (MLA), for which speculators has no form: neither the library nor "
+        "vLLM's reader of its folders knows such layers.",
+        "Convert it for SGLang or vLLM, or for both: auto-to-sglang, auto-to-vllm, auto-to-universal.",
     ),
     "parallel-draft": Code(
         "error",

@@ -104,6 +104,13 @@ CODES: dict[str, Code] = {
         "--set residual=normed if it was trained so, else --set residual=raw.",
         answered_by_search=True,
     ),
+    "half-rotation-unread": Code(
+        "error",
+        "rope_interleave is false, and vLLM never reads it: it rotates neighbours, not halves.",
+        "--set layers.attention.interleaved=false if it was trained so (converted, its rows change places), else "
+        "=true.",
+        answered_by_search=True,
+    ),
     "norm-output-meaning": Code(
         "warning",
         "norm_output is true, which SpecForge's trainer understands otherwise than every server.",

@@ -1,24 +1,47 @@
 """The flat config.json that SGLang and vLLM share: one page for both, their differences as data."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from eagle3_interop.schemas.dialects.base import Reading, Source, TargetFacts
 from eagle3_interop.schemas.dialects.hf import (
     CONFIG,
     CONFIGS,
+    LATENT_CONFIGS,
     DecoderConfig,
+    LatentConfig,
     parse,
     read_rope,
     read_windows,
     validated,
 )
 from eagle3_interop.schemas.dialects.keys import FLAT_READ, FlatKeys, carry, mask_token
+from eagle3_interop.schemas.dialects.latent import LATENT_KEYS, read_latent
 from eagle3_interop.schemas.dialects.maps import resolve_map
 from eagle3_interop.schemas.dialects.reading import Reader, cannot, remarked
 from eagle3_interop.schemas.dialects.rules import FlatRules
-from eagle3_interop.schemas.draft import Draft, Fc, Gqa, Layers, Mlp, Target, Vocabulary
+from eagle3_interop.schemas.draft import (
+    Attention,
+    Draft,
+    Fc,
+    Gqa,
+    Layers,
+    Mlp,
+    Rope,
+    Target,
+    Vocabulary,
+)
 from eagle3_interop.schemas.powers import Powers
+
+_EXPERTS = frozenset(
+    """
+    ep_size first_k_dense_replace moe_intermediate_size moe_layer_freq n_group n_routed_experts n_shared_experts
+    norm_topk_prob num_experts_per_tok num_nextn_predict_layers qk_head_dim routed_scaling_factor scoring_func
+    seq_aux topk_group topk_method
+    """.split()  # noqa: SIM905
+)
+"""Keys of a target's config that drafts with latent attention copy; their MLP is dense whatever these say."""
 
 _FILLED = (
     "attention_bias",
@@ -29,6 +52,13 @@ _FILLED = (
     "tie_word_embeddings",
 )
 """Absent keys that transformers' classes fill in differently."""
+
+_FILLED_LATENT = (
+    *(key for key in _FILLED if key not in ("attention_bias", "head_dim", "num_key_value_heads")),
+    "q_lora_rank",
+    "rope_interleave",
+)
+"""The same, of latent attention."""
 
 
 def read_flat(source: Source, target: TargetFacts | None, rules: FlatRules) -> Reading:
@@ -45,10 +75,20 @@ def read_flat(source: Source, target: TargetFacts | None, rules: FlatRules) -> R
     reader = Reader(source, rules)
     keys = validated(FlatKeys, source.config, CONFIG)
     powers = rules.powers(keys)
-    kind = CONFIGS.get(keys.model_type or "", DecoderConfig)
+    latent = "mla" in powers.attentions
+    if latent and rules.latent.spelling is not None:
+        reader = Reader(source, replace(rules, spelling=rules.latent.spelling))
+    kinds: Mapping[str, type[DecoderConfig]] = LATENT_CONFIGS if latent else CONFIGS
+    kind = kinds.get(keys.model_type or "", LatentConfig if latent else DecoderConfig)
     parsed = parse(source.config, kind, CONFIG, reader.add)
-    _know_the_class(reader, source.config, keys.model_type, powers)
-    extras = carry(source.config, rules.title, FLAT_READ, reader.add)
+    _know_the_class(reader, source.config, keys.model_type, powers, kinds)
+    extras = carry(
+        source.config,
+        rules.title,
+        FLAT_READ | (LATENT_KEYS if latent else frozenset()),
+        reader.add,
+        idle=_EXPERTS if latent else frozenset(),
+    )
     width = parsed.hidden_size
     target_width = _target_width(reader, source.config, keys, width)
     fc = _fc(reader, keys, powers, rules, width, target_width)
@@ -67,17 +107,18 @@ def read_flat(source: Source, target: TargetFacts | None, rules: FlatRules) -> R
         reader, source.config, parsed, keys, powers, rules, width == target_width
     )
     parallel = reader.parallel(mask_token(source.config), parsed.vocab_size, fc is not None)
+    latently = _latent(reader, parsed, rules)
     draft = Draft(
         hidden_size=width,
         target=Target(hidden_size=target_width),
         taps=taps,
         fc=fc,
-        layers=_layers(reader, parsed, keys, powers, rules, windows),
+        layers=_layers(reader, parsed, keys, powers, rules, windows, latently),
         residual=_residual(reader, source.config, keys, powers),
         feedback=reader.feedback(
             reader.flag("norm_output", keys.norm_output, able=powers.post_norm), parallel
         ),
-        rope=read_rope(rules.rope(parsed), CONFIG, reader.add, partial_at_top=rules.partial_at_top),
+        rope=latently[1] if latently else _rope(reader, parsed, rules),
         max_position=reader.positions(parsed.max_position_embeddings, CONFIG),
         vocabulary=vocabulary,
         parallel=parallel,
@@ -91,12 +132,17 @@ def read_flat(source: Source, target: TargetFacts | None, rules: FlatRules) -> R
 
 
 def _know_the_class(
-    reader: Reader, config: Mapping[str, Any], model_type: str | None, powers: Powers
+    reader: Reader,
+    config: Mapping[str, Any],
+    model_type: str | None,
+    powers: Powers,
+    known: Collection[str],
 ) -> None:
     """An error for a model_type whose class would fill in what is absent, by numbers of its own."""
-    if model_type is None or model_type in CONFIGS:
+    if model_type is None or model_type in known:
         return
-    read = [key for key in _FILLED if key != "tie_word_embeddings" or powers.tied_head]
+    filled = _FILLED_LATENT if "mla" in powers.attentions else _FILLED
+    read = [key for key in filled if key != "tie_word_embeddings" or powers.tied_head]
     absent = [key for key in read if key not in config]
     if not any(config.get(key) for key in ("rope_theta", "rope_scaling", "rope_parameters")):
         absent.append("rope_parameters")
@@ -159,6 +205,34 @@ def _windows(
     return windows
 
 
+def _latent(
+    reader: Reader, parsed: DecoderConfig, rules: FlatRules
+) -> tuple[Attention, Rope] | None:
+    """Latent attention and its rope; None for heads in groups."""
+    if not isinstance(parsed, LatentConfig):
+        return None
+    reader.bias(("_proj.bias", "_proj_with_mqa.bias"), used=False)
+    return read_latent(reader, parsed, rules.latent)
+
+
+def _rope(reader: Reader, parsed: DecoderConfig, rules: FlatRules) -> Rope:
+    return read_rope(rules.rope(parsed), CONFIG, reader.add, partial_at_top=rules.partial_at_top)
+
+
+def _grouped(reader: Reader, parsed: DecoderConfig, keys: FlatKeys, powers: Powers) -> Gqa:
+    attends = parsed.attention_bias
+    output = attends or keys.bias
+    qkv = ("q_proj.bias", "k_proj.bias", "v_proj.bias")
+    return Gqa(
+        heads=parsed.num_attention_heads,
+        kv_heads=parsed.kv_heads,
+        head_dim=parsed.head_size,
+        qk_norm=powers.qk_norm,
+        qkv_bias=reader.bias(qkv, attends and "qkv" in powers.attention_biases),
+        output_bias=reader.bias(("o_proj.bias",), output and "output" in powers.attention_biases),
+    )
+
+
 def _layers(
     reader: Reader,
     parsed: DecoderConfig,
@@ -166,23 +240,12 @@ def _layers(
     powers: Powers,
     rules: FlatRules,
     windows: tuple[int | None, ...],
+    latently: tuple[Attention, Rope] | None,
 ) -> Layers:
-    attends = parsed.attention_bias
-    output = attends or keys.bias
-    qkv = ("q_proj.bias", "k_proj.bias", "v_proj.bias")
     mlp = ("gate_proj.bias", "up_proj.bias", "down_proj.bias")
     return Layers(
         count=len(windows),
-        attention=Gqa(
-            heads=parsed.num_attention_heads,
-            kv_heads=parsed.kv_heads,
-            head_dim=parsed.head_size,
-            qk_norm=powers.qk_norm,
-            qkv_bias=reader.bias(qkv, attends and "qkv" in powers.attention_biases),
-            output_bias=reader.bias(
-                ("o_proj.bias",), output and "output" in powers.attention_biases
-            ),
-        ),
+        attention=latently[0] if latently else _grouped(reader, parsed, keys, powers),
         mlp=Mlp(
             width=_mlp_width(rules, parsed, keys),
             activation=reader.activation(parsed.hidden_act, CONFIG),
@@ -218,6 +281,10 @@ def _residual(
     return "normed" if keys.norm_before_residual else "raw"
 
 
+def _absent_is_null(powers: Powers, rules: FlatRules) -> bool:
+    return "mla" in powers.attentions and rules.latent.absent_size_is_null
+
+
 def _vocabulary(
     reader: Reader,
     config: Mapping[str, Any],
@@ -232,7 +299,8 @@ def _vocabulary(
     head: Literal["own", "tied", "target"] = "own"
     draft_size = keys.draft_vocab_size
     if rules.null_head:
-        if draft_size is None and "draft_vocab_size" not in config:
+        null = "draft_vocab_size" in config or _absent_is_null(powers, rules)
+        if draft_size is None and not null:
             draft_size = stored.shape[0] if stored is not None else size
             message = f"absent: {rules.title} fails. {draft_size} was taken from the head's rows."
             reader.say("no-draft-vocabulary-size", f"{CONFIG}: draft_vocab_size", message)

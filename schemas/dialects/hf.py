@@ -122,6 +122,64 @@ class Phi3Config(DecoderConfig):
     original_max_position_embeddings: Size | None = 4096
 
 
+class LatentConfig(DecoderConfig):
+    """A config of layers with latent attention, of a model type without defaults that are known here."""
+
+    q_lora_rank: Size | None = None
+    kv_lora_rank: Size
+    qk_nope_head_dim: Size
+    qk_rope_head_dim: Size
+    v_head_dim: Size
+    rope_interleave: bool | None = True
+
+
+class DeepseekV3Config(LatentConfig):
+    """transformers' DeepseekV3Config, which SGLang and vLLM take for kimi_k2 too."""
+
+    vocab_size: Size = 129280
+    hidden_size: Size = 7168
+    intermediate_size: Size = 18432
+    num_hidden_layers: Size = 61
+    num_attention_heads: Size = 128
+    num_key_value_heads: Size | None = 128
+    max_position_embeddings: Size | None = 4096
+    q_lora_rank: Size | None = 1536
+    kv_lora_rank: Size = 512
+    qk_nope_head_dim: Size = 128
+    qk_rope_head_dim: Size = 64
+    v_head_dim: Size = 128
+
+
+class DeepseekV2Config(LatentConfig):
+    """transformers' DeepseekV2Config."""
+
+    vocab_size: Size = 102400
+    hidden_size: Size = 4096
+    intermediate_size: Size = 11008
+    num_hidden_layers: Size = 32
+    num_attention_heads: Size = 32
+    max_position_embeddings: Size | None = 2048
+    q_lora_rank: Size | None = 1536
+    kv_lora_rank: Size = 512
+    qk_nope_head_dim: Size = 128
+    qk_rope_head_dim: Size = 64
+    v_head_dim: Size = 128
+
+    @model_validator(mode="after")
+    def _whole_heads(self) -> Self:
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError("hidden_size must be a multiple of num_attention_heads")
+        return self
+
+
+LATENT_CONFIGS: dict[str, type[LatentConfig]] = {
+    "deepseek_v2": DeepseekV2Config,
+    "deepseek_v3": DeepseekV3Config,
+    "deepseek_v32": DeepseekV3Config,
+    "kimi_k2": DeepseekV3Config,
+}
+"""Model types of drafts with latent attention, by the classes that the engines take for them."""
+
 CONFIGS: dict[str, type[DecoderConfig]] = {
     "llama": LlamaConfig,
     "mistral": MistralConfig,
@@ -143,7 +201,17 @@ _DECIDING = (
 """Keys whose default, when it is used, is said: a wrong one changes the network."""
 
 
+_LATENT_DECIDING = (
+    *(key for key in _DECIDING if key not in ("head_dim", "num_key_value_heads")),
+    "q_lora_rank",
+    "kv_lora_rank",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "v_head_dim",
+)
+
 Model = TypeVar("Model", bound=BaseModel)
+Decoder = TypeVar("Decoder", bound="DecoderConfig")
 Say = Callable[[Finding], None]
 
 
@@ -166,9 +234,7 @@ def validated(model: type[Model], config: Mapping[str, Any], where: str) -> Mode
         ) from None
 
 
-def parse(
-    config: Mapping[str, Any], kind: type[DecoderConfig], where: str, say: Say
-) -> DecoderConfig:
+def parse(config: Mapping[str, Any], kind: type[Decoder], where: str, say: Say) -> Decoder:
     """Validate a config against a class and say which deciding defaults were taken.
 
     Args:
@@ -181,7 +247,7 @@ def parse(
         Refused: a key is missing without a default, or has an impossible value.
     """
     parsed = validated(kind, config, where)
-    for key in _DECIDING:
+    for key in _LATENT_DECIDING if isinstance(parsed, LatentConfig) else _DECIDING:
         default = getattr(parsed, key)
         if key not in config and default is not None:
             message = f"absent: {kind.__name__}'s own default {default!r} counts."

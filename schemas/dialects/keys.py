@@ -129,6 +129,7 @@ class FlatKeys(BaseModel):
     dspark_noise_token_id: int | None = None
     pard_token: int | None = None
     ptd_token_id: int | None = None
+    kv_lora_rank: int | None = None
 
     @property
     def nested(self) -> EagleConfig:
@@ -202,7 +203,7 @@ class SpeculatorsKeys(BaseModel):
         return self.speculators_config or SpeculatorsConfig()
 
 
-_FLAT = frozenset(FlatKeys.model_fields)
+_FLAT = frozenset(FlatKeys.model_fields) - {"kv_lora_rank"}
 _NESTED = frozenset(EagleConfig.model_fields)
 _LAYER = frozenset(DecoderConfig.model_fields)
 _BESIDE_THE_LAYERS = frozenset(
@@ -274,7 +275,12 @@ def names_ids(config: Mapping[str, Any]) -> bool:
 
 
 def carry(
-    config: Mapping[str, Any], engine: str, read: frozenset[str], say: Callable[[Finding], None]
+    config: Mapping[str, Any],
+    engine: str,
+    read: frozenset[str],
+    say: Callable[[Finding], None],
+    *,
+    idle: frozenset[str] = frozenset(),
 ) -> dict[str, Any]:
     """What becomes of the keys that a reader does not use.
 
@@ -286,12 +292,13 @@ def carry(
         engine: who reads it.
         read: the top-level keys that the reader uses.
         say: receives the remarks.
+        idle: keys of the decoder that decide nothing of this draft, and are carried without a remark.
 
     Returns:
         The keys to write into the output: top-level ones, and those of ``eagle_config`` and of the
         decoder layers under ``eagle_config`` and ``transformer_layer_config``.
     """
-    flat = LAYER not in read
+    flat, beside = LAYER not in read, _OF_THE_LAYERS | idle
     layer = config if flat else config.get(LAYER) or {}
     places: dict[str, tuple[Mapping[str, Any], frozenset[str], frozenset[str]]] = {
         "": (config, read | BOILERPLATE, _FLAT | _LAYER | _SPECULATORS),
@@ -308,7 +315,7 @@ def carry(
                     f"{value!r} changes what the draft computes, and this tool cannot convert it."
                 )
                 say(finding("unsupported-key", f"{CONFIG}: {place and place + '.'}{key}", message))
-            elif key in used or key in _OF_THE_LAYERS:
+            elif key in used or key in beside:
                 continue
             elif key in _LEFT and place != NESTED:
                 left.append(key)
@@ -328,6 +335,6 @@ def carry(
     if unknown := sorted(key for keys in kept.values() for key in keys):
         message = f"kept, although this tool does not know them: {', '.join(unknown)}."
         say(finding("unknown-keys", CONFIG, message))
-    kept[LAYER] |= {key: value for key, value in layer.items() if key in _OF_THE_LAYERS}
+    kept[LAYER] |= {key: value for key, value in layer.items() if key in beside}
     top = kept.pop("")
     return {**top, **{place: keys for place, keys in kept.items() if keys}}

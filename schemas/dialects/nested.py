@@ -51,6 +51,7 @@ def read_nested(source: Source, target: TargetFacts | None, rules: NestedRules) 
     reader = Reader(source, rules)
     keys = validated(SpeculatorsKeys, source.config, CONFIG)
     model_type = _layer_type(reader, keys, rules)
+    _refuse_latent(reader, rules)
     kind = CONFIGS[model_type] if rules.config_classes else rules.layer_config
     parsed = parse(keys.transformer_layer_config, kind, LAYER, reader.add)
     powers = rules.powers[model_type == "qwen3"]
@@ -130,6 +131,19 @@ def _layer_type(reader: Reader, keys: SpeculatorsKeys, rules: NestedRules) -> st
         reader.say("layer-type", f"{LAYER}: model_type", message)
         raise Refused(reader.findings)
     return str(model_type)
+
+
+def _refuse_latent(reader: Reader, rules: NestedRules) -> None:
+    """Refuse layers with latent attention, which this form has no keys for."""
+    found = [
+        name for name in reader.names if ".kv_a_proj_with_mqa." in name or ".kv_b_proj." in name
+    ]
+    if found:
+        message = (
+            f"{rules.title} builds llama and qwen3 layers, which have no latent attention (MLA)."
+        )
+        reader.say("mla-draft", reader.names[sorted(found)[0]], message)
+        raise Refused(reader.findings)
 
 
 def _residual(

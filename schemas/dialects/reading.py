@@ -28,7 +28,6 @@ from eagle3_interop.schemas.parameters import MAPS, is_part, settled_by, shapes,
 from eagle3_interop.schemas.powers import Powers, lacks
 
 _DTYPES: dict[str, Dtype] = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
-_MLA = re.compile(r"\.(q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj|kv_a_proj)\.")
 
 _OTHER_HEADS: dict[str, tuple[object, ...]] = {
     "speculators_model_type": (None, "eagle3", "peagle"),
@@ -57,7 +56,7 @@ class Reader:
     """
 
     def __init__(self, source: Source, loading: Loading) -> None:
-        """Understand every stored name; refuse what is quantised, MLA or of another kind by name."""
+        """Understand every stored name; refuse what is quantised or of another kind by name."""
         self.source = source
         self.loading = loading
         self.engine = loading.title
@@ -98,9 +97,6 @@ class Reader:
             where = quantised[0] if quantised else "config.json: quantization_config"
             message = "this draft is quantised; its scales and ignore lists cannot be carried yet."
             self.say("quantised-draft", where, message)
-        if mla := sorted(name for name in tensors if _MLA.search(name)):
-            message = "this draft uses multi-head latent attention, which is not carried yet."
-            self.say("mla-draft", mla[0], message)
         keys = {**nested_keys(config), **config}
         signs = [key for key, neutral in _OTHER_HEADS.items() if keys.get(key) not in neutral]
         if _OTHER_CLASS.search(architecture(config)):
@@ -434,7 +430,11 @@ def _missing(name: str, shape: tuple[int, ...]) -> Finding:
 def _left_over(name: str, stored: str) -> Finding:
     path = settled_by(name)
     if not path:
-        message = "no framework knows this tensor. Most drop it silently."
+        message = (
+            "no framework knows this tensor. Most drop it silently."
+            if path is None
+            else "the class that config.json names has no such tensor, whatever its keys say."
+        )
         return finding("unknown-tensor", stored, message)
     message = "this tensor is in the file, but with this config.json the framework that loads it does not use it."
     fix = f"Say which is right: --set {path}=true if the draft was trained with it, or remove the tensor."
@@ -485,7 +485,8 @@ def with_target(reading: Reading, target: TargetFacts) -> Reading:
 def cannot(draft: Draft, powers: Powers) -> list[Finding]:
     """What the class that a config selects does not compute although the config asks for it.
 
-    The counterpart of `powers.lacks` for a source: each is an error that the user's word settles.
+    The counterpart of `powers.lacks` for a source: each is an error that the user's word settles. What a class
+    does not even start with leaves nothing in doubt.
     """
     return [
         item.model_copy(
@@ -495,6 +496,7 @@ def cannot(draft: Draft, powers: Powers) -> list[Finding]:
             }
         )
         for item in lacks(draft, powers)
+        if item.row.effect != "does-not-load"
     ]
 
 

@@ -12,6 +12,14 @@ STOCK = "LlamaForCausalLMEagle3"
 PLUGIN = {False: "Eagle3LlamaForCausalLM", True: "Eagle3Qwen3ForCausalLM"}
 """The class of vLLM and of our plugin, by whether the draft has q/k norms."""
 
+LATENT_STOCK = "Eagle3DeepseekV2ForCausalLM"
+"""The class of SGLang and vLLM with latent attention (MLA)."""
+
+LATENT_PLUGIN = "Eagle3DeepseekV3ForCausalLM"
+"""vLLM's other name for its class, which stock SGLang does not know."""
+
+LATENT_CLASSES = frozenset({LATENT_STOCK, LATENT_PLUGIN})
+
 LLAMA_CLASSES = frozenset(
     {
         "Eagle3LlamaForCausalLM",
@@ -23,7 +31,18 @@ LLAMA_CLASSES = frozenset(
 )
 """Classes that vLLM runs as its llama class."""
 
-KNOWN_TO_VLLM = LLAMA_CLASSES | {PLUGIN[True]}
+KNOWN_TO_VLLM = LLAMA_CLASSES | LATENT_CLASSES | {PLUGIN[True]}
+
+
+def is_latent(name: str, kv_rank: object) -> bool:
+    """Whether a flat config is of a draft with latent attention.
+
+    Args:
+        name: its class.
+        kv_rank: its ``kv_lora_rank``, which tells where nobody knows the class.
+    """
+    known = vllm_class(name)
+    return known in LATENT_CLASSES or (known not in KNOWN_TO_VLLM and kv_rank is not None)
 
 
 @dataclass(frozen=True)
@@ -70,7 +89,7 @@ def sglang(config: Mapping[str, Any]) -> Sign | None:
     name = architecture(config)
     if nested_keys(config).get(IDS):
         return Sign(NESTED_IDS, f"ids in eagle_config (architecture {name})", guess=True)
-    if name in (STOCK, *PLUGIN.values()) and not config.get(IDS):
+    if name in (STOCK, *PLUGIN.values(), *LATENT_CLASSES) and not config.get(IDS):
         strength = STOCK_CLASS if name == STOCK else OTHER_CLASS
         return Sign(strength, f"architecture {name}, no ids")
     return None

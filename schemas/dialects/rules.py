@@ -51,6 +51,27 @@ class Loading:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LatentRules:
+    """How a framework's class with latent attention reads a flat config, where engines differ.
+
+    Attributes:
+        halves: reads ``rope_interleave``; else it rotates neighbours whatever that says.
+        unscaled: from the numbers of a scaled rope, whether scores are left without ``mscale_all_dim``.
+        reads: numbers of a scaled rope that it reads beside those that all read.
+        refuses: keys by which it would build other layers, and what they make of them.
+        spelling: how it spells tensors, where its other classes accept more.
+        absent_size_is_null: an absent ``draft_vocab_size`` means the target's head, as null does.
+    """
+
+    halves: bool
+    unscaled: Callable[[Mapping[str, Any]], bool]
+    reads: frozenset[str] = frozenset()
+    refuses: Mapping[str, str] = field(default_factory=dict)
+    spelling: Spelling | None = None
+    absent_size_is_null: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class FlatRules(Loading):
     """How a framework reads a flat config.
 
@@ -67,6 +88,7 @@ class FlatRules(Loading):
         ties_head: ``tie_word_embeddings`` gives the head the embedding table; else nobody reads it.
         shares_absent_head: a head that is absent, of full vocabulary, is the target's.
         nested_norm: reads ``norm_before_fc`` in ``eagle_config``, before the one at the top level.
+        latent: how its class with latent attention reads, whose powers say so.
     """
 
     powers: Callable[[FlatKeys], Powers]
@@ -75,6 +97,7 @@ class FlatRules(Loading):
         tuple[list[int] | None, str, Callable[[list[int]], list[int]]],
     ]
     blocks: Callable[[FlatKeys, Powers], int]
+    latent: LatentRules
     default_taps: Callable[[TargetFacts | None], tuple[int, ...] | None] = lambda _target: None
     empty_ids_are_none: bool = True
     partial_at_top: bool = False

@@ -6,13 +6,19 @@ from typing import Any
 from eagle3_interop.schemas.dialects.base import TargetFacts
 from eagle3_interop.schemas.dialects.hf import CONFIG, UNBOUNDED, write_rope
 from eagle3_interop.schemas.dialects.keys import LAYER
-from eagle3_interop.schemas.draft import Draft
+from eagle3_interop.schemas.dialects.latent import latent_keys, spelled_rope
+from eagle3_interop.schemas.draft import Draft, Mla
 from eagle3_interop.schemas.findings import Finding, finding
 from eagle3_interop.schemas.powers import Powers
+
+LATENT_TYPE = "kimi_k2"
+"""The model_type of drafts with latent attention: SGLang and vLLM know it, and neither puts another class in its place."""
 
 
 def layer_keys(draft: Draft) -> dict[str, Any]:
     """The keys that describe the decoder layers, shared by every config that we write."""
+    if isinstance(draft.layers.attention, Mla):
+        return _latent_layer_keys(draft, draft.layers.attention)
     layers, attention = draft.layers, draft.layers.gqa
     written: dict[str, Any] = {
         "model_type": "qwen3" if attention.qk_norm else "llama",
@@ -42,13 +48,35 @@ def layer_keys(draft: Draft) -> dict[str, Any]:
     return written
 
 
+def _latent_layer_keys(draft: Draft, attention: Mla) -> dict[str, Any]:
+    layers = draft.layers
+    return {
+        "model_type": LATENT_TYPE,
+        "vocab_size": draft.vocabulary.target_size,
+        "hidden_size": draft.hidden_size,
+        "intermediate_size": layers.mlp.width,
+        "num_hidden_layers": layers.count,
+        "num_attention_heads": attention.heads,
+        "num_key_value_heads": attention.heads,
+        **latent_keys(attention),
+        "hidden_act": layers.mlp.activation,
+        "max_position_embeddings": draft.max_position,
+        "rms_norm_eps": layers.norm_eps,
+        "attention_bias": False,
+        "tie_word_embeddings": False,
+        **write_rope(spelled_rope(draft)),
+    }
+
+
 def zero_biases(draft: Draft, powers: Powers) -> tuple[str, ...]:
     """Biases that a class creates for this config although the network has none.
 
     ``attention_bias: true`` switches several groups at once, and a loader leaves what the file lacks
     uninitialised; zeros written out keep the network the same.
     """
-    attention = draft.layers.gqa
+    attention = draft.layers.attention
+    if isinstance(attention, Mla):
+        return ()
     have = {"qkv": attention.qkv_bias, "output": attention.output_bias}
     switched = powers.attention_biases if any(have.values()) else frozenset()
     if draft.fc is not None and draft.fc.bias:

@@ -9,7 +9,7 @@ Sources: SGLang 0.5.23 ``srt/utils/hf_transformers/common.py`` ``get_context_len
 from collections.abc import Mapping
 from typing import Any
 
-from eagle3_interop.schemas.dialects.hf import CONFIGS, OLD_KINDS
+from eagle3_interop.schemas.dialects.hf import CONFIGS, LATENT_CONFIGS, OLD_KINDS
 
 _KEYS = (
     "max_sequence_length",
@@ -139,6 +139,6 @@ def _positions(declared: object, factor: float) -> int | None:
 
 def _default(config: Mapping[str, Any]) -> int | None:
     """The positions of a config class that says none itself."""
-    known = CONFIGS.get(str(config.get("model_type")))
+    known = {**CONFIGS, **LATENT_CONFIGS}.get(str(config.get("model_type")))
     default = known.model_fields["max_position_embeddings"].default if known else None
     return default if isinstance(default, int) else None

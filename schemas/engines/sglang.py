@@ -18,11 +18,17 @@ from eagle3_interop.schemas.dialects.keys import (
     architecture,
     nested_keys,
 )
-from eagle3_interop.schemas.dialects.recognition import PLUGIN, STOCK
-from eagle3_interop.schemas.dialects.rules import FlatRules
+from eagle3_interop.schemas.dialects.recognition import (
+    LATENT_PLUGIN,
+    LATENT_STOCK,
+    PLUGIN,
+    STOCK,
+    is_latent,
+)
+from eagle3_interop.schemas.dialects.rules import FlatRules, LatentRules
 from eagle3_interop.schemas.dialects.spelling import Spelling
 from eagle3_interop.schemas.dialects.writing import flat_config, mixed_windows, zero_biases
-from eagle3_interop.schemas.draft import Draft
+from eagle3_interop.schemas.draft import Draft, Mla
 from eagle3_interop.schemas.engines import targets
 from eagle3_interop.schemas.engines.loaders import Loader
 from eagle3_interop.schemas.engines.release import Form, Release
@@ -35,6 +41,11 @@ SPELLING = Spelling(
     later_norm="hidden_norm",
     legacy_norms=True,
 )
+
+LATENT_SPELLING = Spelling(
+    roots=("",), layer0=("layers.0.", "midlayer."), later_norm="input_layernorm"
+)
+"""``kimi_k25_eagle3.py`` puts ``model.`` before every name, and passes over those that have it."""
 
 POWERS = Powers(
     engine="SGLang's LlamaForCausalLMEagle3",
@@ -63,6 +74,25 @@ PLUGIN_POWERS = {
 }
 PLUGIN_POWERS[True] = replace(
     PLUGIN_POWERS[False], qk_norm=True, attention_biases=frozenset({"qkv"})
+)
+
+LATENT_POWERS = Powers(
+    engine="SGLang's Eagle3DeepseekV2ForCausalLM",
+    attentions=frozenset({"mla"}),
+    queries_at_once=False,
+    later_layers=False,
+    input_norm=False,
+    residual_normed=False,
+    attention_biases=frozenset(),
+    fc_bias=True,
+    windows=False,
+    own_embeddings=False,
+    no_fc=False,
+    one_equal_tap=False,
+    partial_rotary=False,
+    mrope=False,
+    tied_head=True,
+    full_map=True,
 )
 
 _OTHER_RULES = (
@@ -114,8 +144,12 @@ def _ids(
     )
 
 
-def _blocks(keys: FlatKeys, _powers: Powers) -> int:
+def _blocks(keys: FlatKeys, powers: Powers) -> int:
     ids = keys.nested.eagle_aux_hidden_state_layer_ids
+    if "mla" in powers.attentions:
+        if ids is None:
+            ids = keys.eagle_aux_hidden_state_layer_ids
+        return 3 if ids is None else len(ids)
     return keys.num_aux_hidden_states or (len(ids) if ids else 3)
 
 
@@ -127,13 +161,15 @@ def _default_taps(target: TargetFacts | None) -> tuple[int, ...] | None:
 
 def _powers(keys: FlatKeys) -> Powers:
     name = keys.architectures[0] if keys.architectures else ""
+    if is_latent(name, keys.kv_lora_rank):
+        return LATENT_POWERS
     plugin = {architecture: qk_norm for qk_norm, architecture in PLUGIN.items()}
     return PLUGIN_POWERS[plugin[name]] if name in plugin else POWERS
 
 
 def refuses(config: Mapping[str, Any]) -> str:
-    """SGLang starts with its own class and with the plugin's; any other name is refused or a target's."""
-    if (name := architecture(config)) not in (STOCK, *PLUGIN.values()):
+    """SGLang starts with its own classes and with the plugin's; any other name is refused or a target's."""
+    if (name := architecture(config)) not in (STOCK, LATENT_STOCK, *PLUGIN.values()):
         return f"SGLang has no draft class {name!r}, nor has the plugin."
     return "" if config.get("model_type") is not None else NO_MODEL_TYPE
 
@@ -143,6 +179,13 @@ def stock_class_only(config: Mapping[str, Any]) -> str:
     if (name := architecture(config)) in PLUGIN.values():
         return f"{name!r} is the class of this package's plugin, which was not run with this SGLang and refuses it."
     return refuses(config)
+
+
+def llama_class_only(config: Mapping[str, Any]) -> str:
+    """Of a release before there was a class with latent attention."""
+    if architecture(config) == LATENT_STOCK:
+        return f"SGLang had no draft class {LATENT_STOCK!r} before 0.5.12."
+    return stock_class_only(config)
 
 
 def _ids_of_the_folder(
@@ -188,6 +231,8 @@ def _beside(top: Sequence[int], draft: Draft, target: TargetFacts | None) -> Fin
 
 def draft_class(draft: Draft, wishes: Wishes) -> Powers:
     """Stock SGLang's class, or the plugin's where that one alone computes the network."""
+    if isinstance(draft.layers.attention, Mla):
+        return LATENT_POWERS
     plugin = PLUGIN_POWERS[draft.layers.gqa.qk_norm]
     if wishes.options.stock or not _stock_lacks(draft, wishes) or lacks(draft, plugin):
         return POWERS
@@ -195,15 +240,20 @@ def draft_class(draft: Draft, wishes: Wishes) -> Powers:
 
 
 def _stock_lacks(draft: Draft, wishes: Wishes) -> list[Finding]:
-    needs = lacks(draft, POWERS)
-    if wishes.own_embeddings and draft.hidden_size == draft.target.hidden_size:
-        message = "SGLang puts the target's embedding table in the place of the draft's own."
-        needs.append(finding("own-embeddings", "vocabulary.embeddings", message))
-    return needs
+    return [*lacks(draft, POWERS), *_own_embeddings(draft, wishes)]
+
+
+def _own_embeddings(draft: Draft, wishes: Wishes) -> list[Finding]:
+    if not wishes.own_embeddings or draft.hidden_size != draft.target.hidden_size:
+        return []
+    message = "SGLang puts the target's embedding table in the place of the draft's own."
+    return [finding("own-embeddings", "vocabulary.embeddings", message)]
 
 
 def write(draft: Draft, wishes: Wishes) -> Writing:
     """Write for SGLang: its stock class where that computes the network, else the plugin's."""
+    if isinstance(draft.layers.attention, Mla):
+        return _write_latent(draft, wishes)
     qk_norm = draft.layers.gqa.qk_norm
     powers, needs = draft_class(draft, wishes), _stock_lacks(draft, wishes)
     plugin = powers is not POWERS
@@ -229,18 +279,35 @@ def write(draft: Draft, wishes: Wishes) -> Writing:
     )
 
 
-def eagle_config(draft: Draft, target: TargetFacts | None) -> tuple[dict[str, Any], list[Finding]]:
+def _write_latent(draft: Draft, wishes: Wishes) -> Writing:
+    """Write a draft with latent attention, with ids where vLLM looks for them too: it knows the class as well."""
+    config = flat_config(draft, LATENT_STOCK, wishes.extras)
+    nested, said = eagle_config(draft, wishes.target)
+    config[NESTED] = {**config.get(NESTED, {}), **nested}
+    if draft.taps is not None:
+        config[IDS] = list(draft.taps)
+        config[NESTED]["layer_ids"] = list(draft.taps)
+    findings = (*_own_embeddings(draft, wishes), *lacks(draft, LATENT_POWERS), *said)
+    return Writing(config=config, spelling=LATENT_SPELLING, findings=findings)
+
+
+def eagle_config(
+    draft: Draft, target: TargetFacts | None, *, captured: bool = True
+) -> tuple[dict[str, Any], list[Finding]]:
     """The nested keys, ids in SGLang's convention, and what had to be said about them.
 
     Args:
         draft: the network, its taps ascending.
         target: the target's facts; without them the plain rule is used, and said.
+        captured: say what SGLang cannot capture of it.
     """
     if draft.fc is None:
         return {"use_aux_hidden_state": False}, []
     written: dict[str, Any] = {"use_aux_hidden_state": True}
     where = f"{CONFIG}: eagle_config.{IDS}"
-    findings = [] if target is None else list(SGLANG_0_5_22.uncaptured(draft, target))
+    findings: list[Finding] = []
+    if target is not None and captured:
+        findings += SGLANG_0_5_22.uncaptured(draft, target)
     taps = draft.taps
     if taps is None:
         return written, findings
@@ -279,7 +346,7 @@ RULES = FlatRules(
     title="SGLang",
     spelling=SPELLING,
     # The stock class passes over what it does not know, the plugin's does not.
-    strict=lambda config: architecture(config).startswith("Eagle3"),
+    strict=lambda config: architecture(config) in (*PLUGIN.values(), LATENT_PLUGIN),
     powers=_powers,
     ids=_ids,
     blocks=_blocks,
@@ -292,6 +359,17 @@ RULES = FlatRules(
     null_head=True,
     ties_head=True,
     shares_absent_head=False,
+    latent=LatentRules(
+        halves=True,
+        unscaled=lambda numbers: (
+            not all(numbers.get(key, True) for key in ("apply_yarn_scaling", "apply_scale"))
+        ),
+        reads=frozenset(
+            {"apply_scale", "apply_yarn_scaling", "attn_factor", "extrapolation_factor"}
+        ),
+        absent_size_is_null=True,
+        spelling=LATENT_SPELLING,
+    ),
     remarks=(_ids_of_the_folder, _norm_output),
 )
 

@@ -8,18 +8,28 @@ from dataclasses import replace
 from typing import Any
 
 from eagle3_interop.schemas.dialects.hf import without_rope_dict
+from eagle3_interop.schemas.dialects.keys import FlatKeys
 from eagle3_interop.schemas.dialects.rules import FlatRules
 from eagle3_interop.schemas.dialects.spelling import Spelling
 from eagle3_interop.schemas.engines.release import Form, Release
-from eagle3_interop.schemas.engines.sglang import POWERS, RULES, SGLANG_0_5_22, stock_class_only
+from eagle3_interop.schemas.engines.sglang import (
+    POWERS,
+    RULES,
+    SGLANG_0_5_22,
+    llama_class_only,
+    stock_class_only,
+)
 from eagle3_interop.schemas.powers import Powers
 
 
 def _stock(powers: Powers, **changes: Any) -> tuple[Form, ...]:  # noqa: ANN401 - of rules
-    """The stock class alone, with what it computes, and other rules."""
-    rules: FlatRules = replace(
-        RULES, powers=lambda _keys: powers, strict=lambda _config: False, **changes
-    )
+    """The stock classes alone, with what the llama one computes, and other rules."""
+
+    def by_class(keys: FlatKeys) -> Powers:
+        read = RULES.powers(keys)
+        return read if "mla" in read.attentions else powers
+
+    rules: FlatRules = replace(RULES, powers=by_class, strict=lambda _config: False, **changes)
     return (Form(lambda _config: True, rules),)
 
 
@@ -48,7 +58,13 @@ _SINGLE: dict[str, Any] = {
     "blocks": lambda _keys, _powers: 3,
 }
 
-SGLANG_0_5_10 = _older(SGLANG_0_5_12, "0.5.10", "0.5.11", forms=_stock(_BEFORE_0_5_12, **_SINGLE))
+SGLANG_0_5_10 = _older(
+    SGLANG_0_5_12,
+    "0.5.10",
+    "0.5.11",
+    forms=_stock(_BEFORE_0_5_12, **_SINGLE),
+    refuses=llama_class_only,
+)
 """One layer, called ``midlayer`` alone, over three hidden states; neither ``fc_norm`` nor ``norm_output``."""
 
 SGLANG_0_5_8 = _older(

@@ -12,7 +12,7 @@ from eagle3_interop.schemas.dialects.keys import IDS, LAYER, SpeculatorsKeys
 from eagle3_interop.schemas.dialects.rules import NestedRules
 from eagle3_interop.schemas.dialects.spelling import Spelling
 from eagle3_interop.schemas.dialects.writing import layer_keys, mixed_windows, zero_biases
-from eagle3_interop.schemas.draft import Draft
+from eagle3_interop.schemas.draft import Draft, Gqa, Mla
 from eagle3_interop.schemas.engines.loaders import Loader
 from eagle3_interop.schemas.engines.release import Form, Release
 from eagle3_interop.schemas.findings import Finding, finding
@@ -172,12 +172,15 @@ def own_keys(draft: Draft, wishes: Wishes) -> tuple[dict[str, Any], list[Finding
 
 def draft_class(draft: Draft, wishes: Wishes) -> Powers:  # noqa: ARG001
     """The class by the kind of decoder layer."""
-    return POWERS[draft.layers.gqa.qk_norm]
+    attention = draft.layers.attention
+    return POWERS[isinstance(attention, Gqa) and attention.qk_norm]
 
 
 def write(draft: Draft, wishes: Wishes) -> Writing:
     """Write speculators' own form."""
     powers = draft_class(draft, wishes)
+    if isinstance(draft.layers.attention, Mla):
+        return Writing(config={}, spelling=SPELLING, findings=tuple(lacks(draft, powers)))
     keys, said = own_keys(draft, wishes)
     keys[LAYER] = {**wishes.extras.get(LAYER, {}), **keys[LAYER]}
     beside = {key: value for key, value in wishes.extras.items() if key != LAYER}

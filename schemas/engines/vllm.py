@@ -24,8 +24,15 @@ from eagle3_interop.schemas.dialects.keys import (
     layer_config,
     nested_keys,
 )
-from eagle3_interop.schemas.dialects.recognition import KNOWN_TO_VLLM, PLUGIN, vllm_class
-from eagle3_interop.schemas.dialects.rules import FlatRules, NestedRules
+from eagle3_interop.schemas.dialects.recognition import (
+    KNOWN_TO_VLLM,
+    LATENT_PLUGIN,
+    LATENT_STOCK,
+    PLUGIN,
+    is_latent,
+    vllm_class,
+)
+from eagle3_interop.schemas.dialects.rules import FlatRules, LatentRules, NestedRules
 from eagle3_interop.schemas.dialects.spelling import Spelling
 from eagle3_interop.schemas.dialects.writing import (
     flat_config,
@@ -34,10 +41,11 @@ from eagle3_interop.schemas.dialects.writing import (
     widen_windows,
     zero_biases,
 )
-from eagle3_interop.schemas.draft import Draft, Size
+from eagle3_interop.schemas.draft import Draft, Mla, Size
 from eagle3_interop.schemas.engines import targets
 from eagle3_interop.schemas.engines.release import Form, Release
-from eagle3_interop.schemas.engines.sglang import ids_to_taps
+from eagle3_interop.schemas.engines.sglang import LATENT_POWERS as SGLANG_LATENT
+from eagle3_interop.schemas.engines.sglang import eagle_config, ids_to_taps
 from eagle3_interop.schemas.findings import Finding, finding
 from eagle3_interop.schemas.powers import Powers, lacks
 
@@ -53,6 +61,20 @@ POWERS = {
         parallel=True,
     ),
 }
+
+LATENT_POWERS = Powers(
+    engine="vLLM's deepseek class",
+    attentions=frozenset({"mla"}),
+    queries_at_once=False,
+    half_rotation=False,
+    input_norm=False,
+    attention_biases=frozenset(),
+    windows=False,
+    no_fc=False,
+    logit_scale=True,
+    partial_rotary=False,
+    mrope=False,
+)
 
 
 def _ids(
@@ -77,8 +99,10 @@ def _blocks(keys: FlatKeys, powers: Powers) -> int:
 
 
 def _powers(keys: FlatKeys) -> Powers:
-    name = vllm_class(keys.architectures[0]) if keys.architectures else ""
-    return POWERS[name == PLUGIN[True]]
+    name = keys.architectures[0] if keys.architectures else ""
+    if is_latent(name, keys.kv_lora_rank):
+        return LATENT_POWERS
+    return POWERS[vllm_class(name) == PLUGIN[True]]
 
 
 def class_known(
@@ -94,7 +118,9 @@ def class_known(
     def refuses(config: Mapping[str, Any]) -> str:
         if config.get("model_type") is not None:
             name = vllm_class(architecture(config))
-            return "" if name in classes else f"vLLM has no draft class {architecture(config)!r}."
+            if name not in classes:
+                return f"vLLM has no draft class {architecture(config)!r}."
+            return _of_mtp(config)
         kind = config.get("speculators_model_type")
         if kind is None:
             return NO_MODEL_TYPE
@@ -107,13 +133,31 @@ def class_known(
 
 refuses = class_known()
 
+_MTP_TYPES = frozenset({"deepseek_v3", "deepseek_v32", "glm_moe_dsa"})
+"""Model types for which ``config/speculative.py`` puts the class of multi-token prediction in the draft's place."""
+
+
+def _of_mtp(config: Mapping[str, Any]) -> str:
+    """Why this model_type keeps a draft from starting; empty where it does not."""
+    kind = config.get("model_type")
+    if kind not in _MTP_TYPES:
+        return ""
+    return f"vLLM takes a draft of model_type {kind} for one of multi-token prediction (MTP), and fails."
+
+
+def _mtp_type(source: Source, _reading: Reading, _target: TargetFacts | None) -> Iterator[Finding]:
+    if why := _of_mtp(source.config):
+        yield finding("fails-to-load", f"{CONFIG}: model_type", why)
+
 
 def _unknown_class(
     source: Source, _reading: Reading, _target: TargetFacts | None
 ) -> Iterator[Finding]:
     name = architecture(source.config)
     if vllm_class(name) not in KNOWN_TO_VLLM:
-        message = f"vLLM has no draft class {name!r}; this tool read it as vLLM's llama class."
+        latent = is_latent(name, source.config.get("kv_lora_rank"))
+        read = "deepseek" if latent else "llama"
+        message = f"vLLM has no draft class {name!r}; this tool read it as vLLM's {read} class."
         yield finding("unknown-architecture", f"{CONFIG}: architectures", message)
 
 
@@ -178,11 +222,15 @@ def _nested_ids(
 
 def draft_class(draft: Draft, wishes: Wishes) -> Powers:  # noqa: ARG001
     """The class by the kind of decoder layer."""
+    if isinstance(draft.layers.attention, Mla):
+        return LATENT_POWERS
     return POWERS[draft.layers.gqa.qk_norm]
 
 
 def write(draft: Draft, wishes: Wishes) -> Writing:
     """Write vLLM's flat form."""
+    if isinstance(draft.layers.attention, Mla):
+        return _write_latent(draft, wishes)
     powers = draft_class(draft, wishes)
     config = flat_config(draft, PLUGIN[powers.qk_norm], wishes.extras)
     if draft.parallel is not None:
@@ -196,6 +244,17 @@ def write(draft: Draft, wishes: Wishes) -> Writing:
     return Writing(
         config=config, spelling=SPELLING, findings=tuple(findings), zeros=zero_biases(draft, powers)
     )
+
+
+def _write_latent(draft: Draft, wishes: Wishes) -> Writing:
+    """Write a draft with latent attention: SGLang knows the class too, so its ids stand beside."""
+    # Of the two names of vLLM's class, SGLang's own class has the one; what it would compute otherwise has the other.
+    name = LATENT_PLUGIN if lacks(draft, SGLANG_LATENT) else LATENT_STOCK
+    config = flat_config(draft, name, wishes.extras)
+    nested, said = eagle_config(draft, wishes.target, captured=False)
+    config[NESTED] = {**config.get(NESTED, {}), **nested}
+    findings = [*lacks(draft, LATENT_POWERS), *said, *write_ids(config, draft, wishes.target)]
+    return Writing(config=config, spelling=SPELLING, findings=tuple(findings))
 
 
 def write_ids(config: dict[str, Any], draft: Draft, target: TargetFacts | None) -> list[Finding]:
@@ -265,8 +324,17 @@ RULES = FlatRules(
     powers=_powers,
     ids=_ids,
     blocks=_blocks,
+    latent=LatentRules(
+        halves=False,
+        # deepseek_v2.py takes this number for a sign of deepseek_llama_scaling.
+        unscaled=lambda numbers: numbers.get("attention_factor") == 1.0,
+        reads=frozenset({"attention_factor"}),
+        refuses={
+            "index_topk": "vLLM's class would build an indexer, whose weights no draft has.",
+        },
+    ),
     parallel=True,
-    remarks=(_window_of_the_target, _unknown_class, _ids_of_the_folder),
+    remarks=(_window_of_the_target, _unknown_class, _mtp_type, _ids_of_the_folder),
 )
 
 

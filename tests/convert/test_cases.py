@@ -436,11 +436,14 @@ def test_quantised_tensors_are_refused_by_name(name, tmp_path):
     }
 
 
-def test_an_mla_draft_is_refused_by_name(tmp_path):
+def test_parts_of_latent_attention_belong_to_no_llama_draft(tmp_path):
     tensors = drafts.flat_tensors() | {
         "midlayer.self_attn.kv_a_proj_with_mqa.weight": random((4, 4), 1)
     }
-    assert refusals(convert, drafts.sglang(tmp_path / "draft", tensors), "vllm") == {"mla-draft"}
+    source = drafts.sglang(tmp_path / "draft", tensors)
+    found = refusal(convert, source, "vllm")
+    assert found.code == "unknown-tensor"
+    assert "class" in found.message
 
 
 def test_ids_at_the_top_level_also_size_fc_for_vllms_llama_class(tmp_path):

@@ -3,6 +3,7 @@
 import math
 
 import drafts
+import latent_drafts
 import numpy as np
 import pytest
 from conversions import convert, described, refusals
@@ -140,13 +141,12 @@ def test_nvidias_third_gpt_oss_reads_the_final_stream(tmp_path):
 
 
 def test_kimis_mla_head(tmp_path):
-    tensors = drafts.flat_tensors() | {"midlayer.self_attn.q_a_proj.weight": random((4, H), 1)}
-    changes = {
-        "fc_norm": True,
-        "norm_output": True,
-        "architectures": ["Eagle3DeepseekV2ForCausalLM"],
-    }
-    source = flat(tmp_path / "draft", tensors, eagle_config={IDS: [1, 2, 3]}, **changes)
+    norms = {f"fc_norm.{i}.weight": 1 + random((H,), 30 + i) for i in range(3)}
+    changes = {"fc_norm": True, "norm_output": True, "rope_scaling": latent_drafts.YARN}
+    source = latent_drafts.sglang(tmp_path / "draft", latent_drafts.tensors() | norms, **changes)
+    target = latent_drafts.target(tmp_path / "target")
+    written = convert(source, "vllm", target=target).config
+    assert (written["fc_norm"], written["norm_output"], written[IDS]) == (True, True, [2, 4, 5])
     assert refusals(convert, source, "speculators") == {"mla-draft"}
 
 

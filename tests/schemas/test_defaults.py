@@ -3,6 +3,8 @@
 import pytest
 from transformers import (
     AutoConfig,
+    DeepseekV2Config,
+    DeepseekV3Config,
     LlamaConfig,
     MistralConfig,
     Phi3Config,
@@ -53,6 +55,28 @@ def test_a_default_is_transformers_own(kind, key):
 @pytest.mark.parametrize(("kind", "key"), ABSENT)
 def test_a_key_that_transformers_class_lacks_is_off_by_default(kind, key):
     assert getattr(hf.CONFIGS[kind](), key) in (None, False)
+
+
+LATENT = {"deepseek_v2": DeepseekV2Config, "deepseek_v3": DeepseekV3Config}
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        (kind, key)
+        for kind, theirs in LATENT.items()
+        for key in sorted(hf.LATENT_CONFIGS[kind].model_fields)
+        if hasattr(theirs(), key) and key not in (*NOT_THEIRS, "head_dim", "rope_parameters")
+        if key != "num_key_value_heads"
+    ],
+)
+def test_a_default_of_latent_attention_is_transformers_own(kind, key):
+    assert getattr(hf.LATENT_CONFIGS[kind](), key) == getattr(LATENT[kind](), key)
+
+
+def test_engines_take_other_model_types_of_latent_attention_for_deepseek_v3s():
+    v3 = hf.LATENT_CONFIGS["deepseek_v3"]
+    assert {k for k, v in hf.LATENT_CONFIGS.items() if v is v3} >= {"kimi_k2", "deepseek_v32"}
 
 
 ROPES = [

@@ -2,6 +2,7 @@
 
 from eagle3_interop.convert.decide.rewrites.work import Work
 from eagle3_interop.convert.read.target_tables import kv_shape
+from eagle3_interop.schemas.draft import Mla
 
 
 def compare_kv_shape(work: Work) -> Work:
@@ -9,8 +10,12 @@ def compare_kv_shape(work: Work) -> Work:
     target = work.loaded.target
     if target is None or not work.loader.shares_pages:
         return work
+    attention = work.draft.layers.attention
     theirs = kv_shape(target.text_config)
-    ours = (work.draft.layers.gqa.kv_heads, work.draft.layers.gqa.head_dim)
+    if isinstance(attention, Mla):
+        ours = (1, attention.kv_rank + attention.rope_dim)
+    else:
+        ours = (attention.kv_heads, attention.head_dim)
     if None in theirs or ours == theirs:
         return work
     message = f"{ours[0]} KV heads of {ours[1]}; the target has {theirs[0]} of {theirs[1]}."

@@ -4,7 +4,7 @@ import math
 
 from eagle3_interop.convert.decide.rewrites.work import Work
 from eagle3_interop.schemas.dialects.hf import write_rope
-from eagle3_interop.schemas.draft import STRETCHED, Rope
+from eagle3_interop.schemas.draft import STRETCHED, Mla, Rope
 from eagle3_interop.schemas.engines.positions import rope_factor
 from eagle3_interop.schemas.registry import DESTINATIONS
 
@@ -29,8 +29,9 @@ def raise_positions(work: Work) -> Work:
 def check_rope(work: Work) -> Work:
     """Refuse scalings that frameworks compute differently."""
     rope = work.draft.rope
-    if work.loaded.layout == work.destination:
-        return work
+    latent = isinstance(work.draft.layers.attention, Mla)
+    if work.loaded.layout == work.destination or latent:
+        return work  # of latent attention every engine computes the same yarn
     if rope.scaling in STRETCHED:
         message = (
             f"{rope.scaling}: speculators follows the length of each sequence, SGLang and vLLM fix "

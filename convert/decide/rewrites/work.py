@@ -93,7 +93,7 @@ class Work:
     @property
     def loader(self) -> Loader:
         """What the destination's loader does with a folder."""
-        return self.place.loader
+        return self.place.loader_of(self.draft)
 
     @property
     def wishes(self) -> Wishes:
