@@ -191,7 +191,8 @@ def _facts(target: TargetCheckpoint, options: Options) -> TargetFacts:
 def _share_head(reading: Reading, target: TargetCheckpoint | None) -> tuple[Reading, list[Finding]]:
     """An absent head becomes the target's, where the target is at hand."""
     vocabulary = reading.draft.vocabulary
-    if target is None or vocabulary.head != "own" or "lm_head.weight" in reading.names:
+    stored = {"lm_head.weight", "lm_head.weight_packed"} & reading.names.keys()
+    if target is None or vocabulary.head != "own" or stored:
         return reading, []
     draft = reading.draft.model_copy(
         update={"vocabulary": vocabulary.model_copy(update={"head": "target"})}

@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from eagle3_interop.schemas.quantisation import Quantisation
+
 Dtype = Literal["bfloat16", "float16", "float32"]
 
 Feedback = Literal["pre-norm", "post-norm"]
@@ -310,6 +312,7 @@ class Network(Part):
         residual: what layer 0 adds attention's output to: the ``raw`` hidden state or the ``normed`` one.
         feedback: the hidden state a draft step hands to the next: before or after the final norm; without
             meaning where all tokens come from one pass.
+        quantisation: which weights are stored quantised, and how; None where none is.
         max_position: positions that the rope is stretched by; None for all other ropes.
     """
 
@@ -324,7 +327,7 @@ class Network(Part):
     max_position: Size | None = None
     vocabulary: Vocabulary
     parallel: ParallelDrafting | None = None
-    quantisation: str | None = None
+    quantisation: Quantisation | None = None
     dtype: Dtype = "bfloat16"
 
 

@@ -4,18 +4,22 @@ Shapes, checks, rewrites and the SGLang plugin all read these rows. A rewrite as
 a tensor: "put the taps in order" permutes every axis `TAPS`, "sort the map" every axis `DRAFT_VOCAB`,
 "exchange the halves" every axis `ENTRY`, whatever tensors have it.
 
-The SGLang plugin reads this module inside a server's environment, so it imports the standard library and
-`draft` (pydantic) alone.
+A quantised weight has no row of its own: `parameters` divides its row into those of its parts, with the same
+axes, so that whatever is asked for an axis finds them too.
+
+The SGLang plugin reads this module inside a server's environment, so it imports the standard library, `draft`
+and `quantisation` (pydantic) alone.
 """
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from math import prod
 from typing import Any, Literal
 
 from eagle3_interop.schemas.draft import Draft
+from eagle3_interop.schemas.quantisation import PARTS, Piece, Scheme
 
 Shape = tuple[int, ...]
 
@@ -108,6 +112,9 @@ class Parameter:
         holds: what its values are.
         tolerated: it may lie in the file of a network that does not own it.
         repeats: the tensor that it says nothing beyond; it is made from that one where it is wanted.
+        steps: of a part of a quantised weight: how many entries of the weight one of its own stands for, in each
+            dimension.
+        dtypes: of such a part: those that it may have; empty for a plain tensor.
     """
 
     name: str
@@ -118,6 +125,8 @@ class Parameter:
     holds: Literal["weights", "offsets", "flags"] = "weights"
     tolerated: bool = False
     repeats: str | None = None
+    steps: tuple[int, ...] = ()
+    dtypes: frozenset[str] = frozenset()
 
     def owned_by(self, draft: Draft) -> bool:
         """Whether a network has it as its own."""
@@ -125,7 +134,17 @@ class Parameter:
 
     def shape(self, draft: Draft) -> Shape:
         """Its shape in a network."""
-        return tuple(prod(axis.of(draft) for axis in dimension) for dimension in self.axes)
+        sizes = [prod(axis.of(draft) for axis in dimension) for dimension in self.axes]
+        steps = self.steps or (1,) * len(sizes)
+        return tuple(-(-size // step) for size, step in zip(sizes, steps, strict=True))
+
+    def cut_by(self, draft: Draft, axis: Axis) -> bool:
+        """Whether one of its entries stands for more than one step along an axis, or for parts of two."""
+        for dimension, step in zip(self.axes, self.steps, strict=False):
+            if axis in dimension:
+                inner = dimension[dimension.index(axis) + 1 :]
+                return prod(one.of(draft) for one in inner) % step != 0
+        return False
 
     def names(self, canonical: str) -> bool:
         """Whether a canonical name is this parameter's, of whatever layer or block."""
@@ -220,22 +239,10 @@ PARAMETERS: tuple[Parameter, ...] = (
 MAPS = frozenset(row.name for row in PARAMETERS if row.holds != "weights")
 """What holds no weights, and is never cast."""
 
-PARTS = {
-    "weight_packed": "several values in each integer",
-    "qweight": "the same, as GPTQ and AWQ name it",
-    "_scale": "factors, of the whole tensor, of each row or of groups of columns",
-    "_scale_inv": "the same, as block-wise FP8 names it",
-    "_scale_2": "factors of the factors",
-    "_zero_point": "what stands for zero",
-    "qzeros": "the same, packed",
-    "g_idx": "the group of each column",
-}
-"""Endings of the tensors that a quantised weight is stored in, beside or in place of its ``weight``."""
-
 
 def is_part(stored: str) -> bool:
-    """Whether a name is that of a part of a quantised weight."""
-    return stored.endswith(tuple(PARTS))
+    """Whether a name is that of a part of a quantised weight, other than a ``weight`` itself."""
+    return stored.rpartition(".")[2] in PARTS
 
 
 def parameters(draft: Draft) -> Iterator[tuple[str, Parameter]]:
@@ -246,7 +253,34 @@ def parameters(draft: Draft) -> Iterator[tuple[str, Parameter]]:
         for number in numbers:
             for row in rows:
                 if number in numbers[slice(*row.which)]:
-                    yield row.name.format(number), row
+                    yield from _in_parts(draft, row.name.format(number), row)
+
+
+def _in_parts(draft: Draft, name: str, row: Parameter) -> Iterator[tuple[str, Parameter]]:
+    """A tensor as it is stored: by itself, or in the parts of its scheme."""
+    scheme = draft.quantisation.scheme_of(name) if draft.quantisation is not None else None
+    if scheme is None:
+        yield name, row
+        return
+    for piece in scheme.pieces:
+        yield name.removesuffix("weight") + piece.suffix, _part(row, piece)
+
+
+def _part(row: Parameter, piece: Piece) -> Parameter:
+    if piece.per is None:
+        alone = (replace(ONE, size=(piece.size,)),)
+        return replace(row, axes=(alone,), steps=(1,), dtypes=piece.dtypes)
+    divided = zip(row.axes, piece.per, strict=True)
+    axes = tuple((ONE,) if step is None else axis for axis, step in divided)
+    steps = tuple(step or 1 for step in piece.per)
+    return replace(row, axes=axes, steps=steps, dtypes=piece.dtypes)
+
+
+def scheme_of(draft: Draft, canonical: str) -> Scheme | None:
+    """The scheme of the module that a tensor is a part of; None where that is not quantised."""
+    if draft.quantisation is None:
+        return None
+    return draft.quantisation.modules.get(canonical.rpartition(".")[0])
 
 
 def shapes(draft: Draft) -> dict[str, Shape]:
@@ -270,6 +304,12 @@ def along(draft: Draft, axis: Axis) -> dict[str, int]:
         for number, dimension in enumerate(row.axes)
         if axis in dimension
     }
+
+
+def cut(draft: Draft, axis: Axis) -> str | None:
+    """A part of a quantised weight that a rewrite along an axis would cut through; None where there is none."""
+    rows = ((name, row) for name, row in parameters(draft) if row.dtypes)
+    return next((name for name, row in rows if row.cut_by(draft, axis)), None)
 
 
 def numbered(draft: Draft, axis: Axis) -> list[list[str]]:

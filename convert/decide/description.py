@@ -98,7 +98,7 @@ def _rows(draft: Draft) -> Iterator[tuple[str, tuple[str, ...], str]]:
         mask = draft.parallel.mask_token_id
         yield "drafting", ("parallel",), f"all tokens in one pass (P-EAGLE), mask token {mask}"
     if draft.quantisation is not None:
-        yield "quantised", ("quantisation",), draft.quantisation
+        yield "quantised", ("quantisation",), str(draft.quantisation)
 
 
 def _target(draft: Draft) -> str:

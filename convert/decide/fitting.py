@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.decide.rewrites.maps import settle_maps
 from eagle3_interop.convert.decide.rewrites.pages import compare_kv_shape
+from eagle3_interop.convert.decide.rewrites.quantised import write_lists
 from eagle3_interop.convert.decide.rewrites.rope import check_rope, raise_positions
 from eagle3_interop.convert.decide.rewrites.rotation import pair_neighbours
 from eagle3_interop.convert.decide.rewrites.tables import (
@@ -16,7 +17,7 @@ from eagle3_interop.convert.decide.rewrites.tables import (
 from eagle3_interop.convert.decide.rewrites.taps import exchange_halves, order_taps
 from eagle3_interop.convert.decide.rewrites.values import add_zeros, cast, choose_dtype
 from eagle3_interop.convert.decide.rewrites.work import Work, begin, write
-from eagle3_interop.convert.write.plan import Output
+from eagle3_interop.convert.write.plan import Copy, Output
 from eagle3_interop.schemas.dialects.base import Writing
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Finding, Refused, errors, unmended
@@ -33,6 +34,7 @@ REWRITES: tuple[Callable[[Work], Work], ...] = (
     choose_dtype,
     own_head,
     write,
+    write_lists,
     settle_maps,
     add_zeros,
     cast,
@@ -86,7 +88,8 @@ def _outputs(work: Work) -> Iterator[Output]:
     wanted, writing = shapes(work.draft), work.writing
     for canonical, tensor in work.tensors.items():
         stored = work.loaded.reading.names.get(canonical)
-        shape = wanted.get(canonical) or tensor.shape
+        copied = isinstance(tensor.op, Copy)
+        shape = tensor.shape if copied else wanted.get(canonical) or tensor.shape
         name = writing.spelling.write(canonical)
         kept = stored is not None and writing.spelling.accepts(stored, canonical)
         if kept and not work.options.canonical_names and stored is not None:

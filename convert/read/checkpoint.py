@@ -17,6 +17,7 @@ from eagle3_interop.convert.read.safetensors_file import Header, decode, parse_h
 from eagle3_interop.convert.read.stored import Stored
 from eagle3_interop.convert.read.strict_json import MAX_JSON_BYTES, parse_object
 from eagle3_interop.schemas.dialects.base import TensorHeader
+from eagle3_interop.schemas.dialects.quantised import BESIDE, KEY, stated
 from eagle3_interop.schemas.engines.releases import RELEASES, newest
 from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, finding, refusal
 
@@ -257,7 +258,7 @@ def _require_one_choice(folder: Folder, config: Mapping[str, Any], names: list[s
 
 
 def _open(folder: Folder, *, download: bool) -> Checkpoint:
-    config = read_config(folder)
+    config, beside = _quantised_beside(folder, read_config(folder))
     names, weight_map = weight_names(folder)
     if not names:
         fix = "Give the folder that holds *.safetensors or pytorch_model*.bin."
@@ -273,7 +274,9 @@ def _open(folder: Folder, *, download: bool) -> Checkpoint:
         files.append(folder.path(name) if download else Path(folder.label, name))
         if header is not None:
             headers[name] = header
-    findings = [] if weight_map is None else _check_index(folder, weight_map, stored)
+    findings = (
+        [*beside] if weight_map is None else beside + _check_index(folder, weight_map, stored)
+    )
     maps = _side_maps(folder, stored)
     findings += [_side_map_finding(tensor) for tensor in maps.values()]
     return Checkpoint(
@@ -286,6 +289,18 @@ def _open(folder: Folder, *, download: bool) -> Checkpoint:
         tuple(findings),
         tuple(folder.path(name) for name in folder.odd if _is_side(name)),
     )
+
+
+def _quantised_beside(
+    folder: Folder, config: dict[str, Any]
+) -> tuple[dict[str, Any], list[Finding]]:
+    """The config with what ModelOpt says of its quantisation in a file beside, where engines look without a key."""
+    if BESIDE not in folder.sizes or stated(config)[0] is not None:
+        return config, []
+    said = _read_object(folder, BESIDE, "broken-config")
+    message = f"read: config.json has no {KEY}, and engines look here then."
+    taken = {**config, KEY: {"quant_method": "modelopt", **said}}
+    return taken, [finding("quantisation-beside", BESIDE, message)]
 
 
 def _read_object(

@@ -9,6 +9,7 @@ from eagle3_interop.schemas.codes import (
     launch,
     layout,
     push,
+    quantised,
     rope,
     streams,
     taps,
@@ -21,6 +22,7 @@ from eagle3_interop.schemas.codes.base import Code, Effect, Severity
 _THEMES = (
     folder.CODES,
     layout.CODES,
+    quantised.CODES,
     defaults.CODES,
     taps.CODES,
     tensors.CODES,

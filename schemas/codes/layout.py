@@ -56,8 +56,8 @@ CODES: dict[str, Code] = {
     # Kinds of drafts that are recognised, and not carried yet.
     "quantised-draft": Code(
         "error",
-        "Scales and ignore lists of a quantised draft are not carried yet.",
-        "Convert the unquantised draft and quantise in the serving framework.",
+        "A quantisation that this tool does not carry. It carries compressed-tensors' and ModelOpt's FP8 and NVFP4.",
+        "Convert the plain draft and quantise it then.",
     ),
     "mla-draft": Code(
         "error",

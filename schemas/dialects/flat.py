@@ -122,11 +122,13 @@ def read_flat(source: Source, target: TargetFacts | None, rules: FlatRules) -> R
         max_position=reader.positions(parsed.max_position_embeddings, CONFIG),
         vocabulary=vocabulary,
         parallel=parallel,
+        quantisation=reader.quantisation,
         dtype=reader.dtype(),
     )
     reader.findings += cannot(draft, powers)
+    beside = {**extras, **reader.beside}
     reading = Reading(
-        draft, reader.names, tuple(reader.unused), maps, tuple(reader.findings), extras
+        draft, reader.names, tuple(reader.unused), maps, tuple(reader.findings), beside
     )
     return remarked(reading, source, target, rules)
 
@@ -314,9 +316,8 @@ def _vocabulary(
                 reader.say("tied-head", f"{CONFIG}: tie_word_embeddings", message)
         if head != "own" and stored is not None:
             message = f"{reader.engine} drops this tensor: with this config.json it takes the head from elsewhere."
-            reader.say(
-                "unused-head", reader.names["lm_head.weight"], message, settled_by="vocabulary.head"
-            )
+            where = reader.place("lm_head.weight") or ""
+            reader.say("unused-head", where, message, settled_by="vocabulary.head")
     draft_size = draft_size or size
     if not rules.ties_head and parsed.tie_word_embeddings:
         message = f"true, which {rules.title}'s draft classes do not read."

@@ -33,6 +33,7 @@ BOILERPLATE = frozenset(
         "output_hidden_states",
         "pretraining_tp",
         "problem_type",
+        "quantization_config",
         "return_dict",
         "speculators_version",
         "torch_dtype",

@@ -104,6 +104,7 @@ def read_nested(source: Source, target: TargetFacts | None, rules: NestedRules) 
         max_position=reader.positions(parsed.max_position_embeddings, LAYER),
         vocabulary=vocabulary,
         parallel=parallel,
+        quantisation=reader.quantisation,
         dtype=reader.dtype(),
         speculative_tokens=next(iter(tokens), None),
         trains_embeddings=keys.trains_embeddings,
@@ -114,8 +115,9 @@ def read_nested(source: Source, target: TargetFacts | None, rules: NestedRules) 
         refused = {**rules.refuses_bare, **dict.fromkeys(masks, (None,))}
         _refuse_bare_keys(reader, keys, refused)
     reader.findings += cannot(draft, powers)
+    beside = {**extras, **reader.beside}
     reading = Reading(
-        draft, reader.names, tuple(reader.unused), maps, tuple(reader.findings), extras
+        draft, reader.names, tuple(reader.unused), maps, tuple(reader.findings), beside
     )
     return remarked(reading, source, target, rules)
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,17 @@ from eagle3_interop.schemas.dialects.keys import (
     nested_keys,
     parallel_signs,
 )
+from eagle3_interop.schemas.dialects.quantised import (
+    KEY,
+    Listed,
+    Unknown,
+    known,
+    kv_scales,
+    listed,
+    resolved,
+    stated,
+    stored_modules,
+)
 from eagle3_interop.schemas.dialects.rules import Loading
 from eagle3_interop.schemas.dialects.spelling import DROPPED, Spelling, understand
 from eagle3_interop.schemas.draft import (
@@ -24,8 +36,9 @@ from eagle3_interop.schemas.draft import (
     ParallelDrafting,
 )
 from eagle3_interop.schemas.findings import Finding, Refused, errors, finding
-from eagle3_interop.schemas.parameters import MAPS, is_part, settled_by, shapes, storable
+from eagle3_interop.schemas.parameters import MAPS, parameters, settled_by, shapes, storable
 from eagle3_interop.schemas.powers import Powers, lacks
+from eagle3_interop.schemas.quantisation import Quantisation
 
 _DTYPES: dict[str, Dtype] = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 
@@ -51,12 +64,14 @@ class Reader:
         engine: its framework, for messages.
         strict: it raises an error on a tensor that it does not know.
         names: canonical to stored name; readers remove what the framework does not use.
+        quantisation: which weights lie quantised in the file, and how; None where none does.
+        beside: keys of its config that say nothing of the network, to be written again.
         unused: stored names that are left out, each explained by a finding.
         findings: everything said so far.
     """
 
     def __init__(self, source: Source, loading: Loading) -> None:
-        """Understand every stored name; refuse what is quantised or of another kind by name."""
+        """Understand every stored name; refuse what is of another kind by name."""
         self.source = source
         self.loading = loading
         self.engine = loading.title
@@ -66,6 +81,8 @@ class Reader:
         self.findings: list[Finding] = []
         self._refuse_kinds()
         self._understand(loading.spelling)
+        self.beside: dict[str, Any] = {}
+        self.quantisation = self._quantisation()
 
     def say(
         self, code: str, where: str, message: str, *, fix: str | None = None, settled_by: str = ""
@@ -78,9 +95,23 @@ class Reader:
         self.findings.append(item)
 
     def header(self, canonical: str) -> TensorHeader | None:
-        """Header of the tensor with this canonical name."""
-        stored = self.names.get(canonical)
-        return None if stored is None else self.source.tensors[stored]
+        """Header of the tensor with this canonical name; of a quantised weight, that of what it stands for."""
+        stored = self.place(canonical)
+        if stored is None:
+            return None
+        header = self.source.tensors[stored]
+        scheme = self.quantisation.scheme_of(canonical) if self.quantisation else None
+        if scheme is None or len(header.shape) != 2:
+            return header
+        told = self.names.get(canonical.removesuffix("weight") + "weight_shape")
+        if told is not None:
+            return TensorHeader("", tuple(int(size) for size in self.source.values(told)))
+        rows, columns = header.shape
+        return TensorHeader("", (rows, columns * scheme.packed))
+
+    def place(self, canonical: str) -> str | None:
+        """Where the values of a tensor with this canonical name lie, whole or packed."""
+        return self.names.get(canonical) or self.names.get(f"{canonical}_packed")
 
     def leave_out(self, canonical: str) -> None:
         """Stop using a tensor (the caller says why)."""
@@ -88,15 +119,6 @@ class Reader:
 
     def _refuse_kinds(self) -> None:
         config, tensors = self.source.config, self.source.tensors
-        quantised = sorted(
-            name
-            for name, header in tensors.items()
-            if is_part(name) or header.dtype.startswith("F8")
-        )
-        if quantised or config.get("quantization_config"):
-            where = quantised[0] if quantised else "config.json: quantization_config"
-            message = "this draft is quantised; its scales and ignore lists cannot be carried yet."
-            self.say("quantised-draft", where, message)
         keys = {**nested_keys(config), **config}
         signs = [key for key, neutral in _OTHER_HEADS.items() if keys.get(key) not in neutral]
         if _OTHER_CLASS.search(architecture(config)):
@@ -108,6 +130,35 @@ class Reader:
             self.say("other-heads", where, message)
         if self.findings:
             raise Refused(self.findings)
+
+    def _quantisation(self) -> Quantisation | None:
+        """What lies quantised in the file, by the scheme that its config tells."""
+        raw, where = stated(self.source.config)
+        for scale in (scales := kv_scales(self.names)):
+            self.leave_out(scale)
+        modules = stored_modules(self.names, self.source.tensors)
+        try:
+            said = None if raw is None or not (modules or known(raw)) else listed(raw)
+            if scales or (said is not None and said.kv_cache):
+                message = f"left out, with {len(scales)} scales."
+                self.say("kv-scales-left", f"{where}.kv_cache_scheme", message)
+            if not modules:
+                self._drop_config(raw, said, where)
+                return None
+            found = resolved(said, modules, self.names)
+        except Unknown as unknown:
+            self.say("quantised-draft", where, f"this quantisation is not carried: {unknown}.")
+            raise Refused(self.findings) from unknown
+        self.beside = {KEY: dict(said.others)} if said is not None else {}
+        return found
+
+    def _drop_config(self, raw: object, said: Listed | None, where: str) -> None:
+        """Say that nothing is quantised, whatever the config says, and what engines would make of that."""
+        if said is not None and not said.groups:
+            self.say("idle-quantisation", where, "left out: it quantises no weights.")
+        elif raw is not None:
+            message = f"left out: no weight of the file is quantised, and {self.engine} would build modules for weights that are."
+            self.say("quantisation-dropped", where, message)
 
     def parallel(self, token: object, vocabulary: int, fed: bool) -> ParallelDrafting | None:
         """Whether, and with which mask token, all tokens are drafted in one pass.
@@ -241,7 +292,7 @@ class Reader:
         """Dtype of the weights: fc's, else that of layer 0, compared with what the config says."""
         first = ("fc.weight", "layers.0.self_attn.q_proj.weight", "norm.weight")
         found = (header.dtype for name in first if (header := self.header(name)) is not None)
-        stored = _DTYPES.get(next(found, ""), "bfloat16")
+        stored = _DTYPES.get(next((dtype for dtype in found if dtype), ""), "bfloat16")
         config = self.source.config
         said = str(config.get("dtype") or config.get("torch_dtype") or stored).removeprefix(
             "torch."
@@ -289,7 +340,7 @@ class Reader:
                 f"fc takes {header.shape[1]} features, which is no multiple of the target's width "
                 f"{target_width}."
             )
-            self.say("fc-width", self.names["fc.weight"], message)
+            self.say("fc-width", self.place("fc.weight") or "", message)
             raise Refused(self.findings)
         if sized_by_engine is not None and sized_by_engine != blocks:
             message = (
@@ -391,6 +442,7 @@ def check(reading: Reading, tensors: Mapping[str, TensorHeader]) -> list[Finding
         An error for each tensor that is missing, left over, or of another shape or kind.
     """
     wanted, known = shapes(reading.draft), storable(reading.draft)
+    parts = {name: row.dtypes for name, row in parameters(reading.draft) if row.dtypes}
     refused = {item.where for item in errors(reading.findings)}
     found = [
         _missing(name, shape)
@@ -403,11 +455,16 @@ def check(reading: Reading, tensors: Mapping[str, TensorHeader]) -> list[Finding
         header = tensors[stored]
         if shape is None:
             found.append(_left_over(name, stored))
-        elif header.shape != shape:
+        elif header.shape != shape and not (name in parts and (header.shape or (1,)) == shape):
             if not (name in MAPS and stored in refused):
                 message = f"has shape {list(header.shape)}; the config implies {list(shape)}."
                 found.append(finding("shape-mismatch", stored, message))
-        elif name not in MAPS and header.dtype not in _DTYPES:
+        elif name in parts and header.dtype not in parts[name]:
+            message = (
+                f"holds {header.dtype} numbers; its scheme has {' or '.join(sorted(parts[name]))}."
+            )
+            found.append(finding("quantised-parts", stored, message))
+        elif name not in MAPS and name not in parts and header.dtype not in _DTYPES:
             message = f"holds {header.dtype} numbers; weights are bfloat16, float16 or float32."
             found.append(finding("unknown-dtype", stored, message))
     return found

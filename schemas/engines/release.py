@@ -10,6 +10,7 @@ from eagle3_interop.schemas.dialects.nested import read_nested
 from eagle3_interop.schemas.dialects.rules import FlatRules, NestedRules
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.engines.loaders import Loader
+from eagle3_interop.schemas.engines.naming import Naming
 from eagle3_interop.schemas.engines.versions import covers
 from eagle3_interop.schemas.findings import Finding
 
@@ -39,6 +40,7 @@ class Release:
         forms: what it reads; the first that accepts a folder counts, else the last.
         refuses: from config.json, why it would not start at all; empty where it would, rightly or not.
         captures: from the release's name, a draft and its target: what the target's class cannot hand over.
+        naming: by which names it asks a quantised folder's lists.
         loader: what its loader does with a folder, whatever the network.
         serves: it serves drafts; a library that only trains and loads them does not.
         trees: it drafts trees as well as chains.
@@ -54,6 +56,7 @@ class Release:
     forms: tuple[Form, ...]
     refuses: Callable[[Mapping[str, Any]], str]
     captures: Callable[[str, Draft, TargetFacts], Iterator[Finding]]
+    naming: Naming
     loader: Loader = field(default_factory=Loader)
     serves: bool = True
     trees: bool = False

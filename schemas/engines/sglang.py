@@ -31,6 +31,15 @@ from eagle3_interop.schemas.dialects.writing import flat_config, mixed_windows, 
 from eagle3_interop.schemas.draft import Draft, Mla
 from eagle3_interop.schemas.engines import targets
 from eagle3_interop.schemas.engines.loaders import Loader
+from eagle3_interop.schemas.engines.naming import (
+    KINDS,
+    Asked,
+    Naming,
+    by_group,
+    modules_of,
+    only,
+    wildcards_by_part,
+)
 from eagle3_interop.schemas.engines.release import Form, Release
 from eagle3_interop.schemas.findings import Finding, finding
 from eagle3_interop.schemas.powers import Powers, lacks
@@ -342,6 +351,41 @@ def _captures(name: str, draft: Draft, target: TargetFacts) -> Iterator[Finding]
         yield finding("end-tap", where, message, fix=fix)
 
 
+def _asks(draft: Draft, _first: int) -> Iterator[Asked]:
+    """By names without a number, and without what holds the module but for ``self_attn.o_proj``.
+
+    The class of MLA drafts names whole paths. It takes no quantised ``kv_b_proj`` (``post_load_weights``), and
+    puts ModelOpt's NVFP4 aside.
+    """
+    mla = draft.layers.attention.kind == "mla"
+
+    def name(module: str) -> tuple[str, str]:
+        leaf = module.rpartition(".")[2]
+        within = module.split(".", 2)[-1] if mla or leaf == "o_proj" else leaf
+        return ("lm_head" if leaf == "lm_head" else f"model.{within}"), KINDS[leaf]
+
+    fused = ("qkv_proj", "gate_up_proj", "fused_qkv_a_proj_with_mqa")
+    fp4 = draft.quantisation is not None and any(
+        scheme.format == "NVFP4" for scheme in draft.quantisation.modules.values()
+    )
+    for asked in modules_of(draft, name, only(fused)):
+        plain = ""
+        if mla and fp4:
+            plain = "SGLang's MLA class loads every weight plain where the scheme is NVFP4"
+        elif mla and asked.name.endswith("kv_b_proj"):
+            plain = "SGLang's MLA class needs this matrix plain"
+        elif asked.name == "model.fc" and not mla:
+            plain = "SGLang's llama class takes the numbers as they are and drops the scale"
+        yield replace(asked, plain=plain)
+
+
+NAMING = Naming(
+    "SGLang",
+    asks=_asks,
+    chosen=lambda asked, said: by_group(asked, said, suffixes=True, must_match=True),
+    ignored=wildcards_by_part,
+)
+
 RULES = FlatRules(
     title="SGLang",
     spelling=SPELLING,
@@ -370,7 +414,7 @@ RULES = FlatRules(
         absent_size_is_null=True,
         spelling=LATENT_SPELLING,
     ),
-    remarks=(_ids_of_the_folder, _norm_output),
+    remarks=(_ids_of_the_folder, _norm_output, NAMING.remarks),
 )
 
 SGLANG_0_5_22 = Release(
@@ -381,6 +425,7 @@ SGLANG_0_5_22 = Release(
     forms=(Form(lambda _config: True, RULES),),
     refuses=refuses,
     captures=_captures,
+    naming=NAMING,
     trees=True,
     loader=Loader(embeddings="replaced", attention_factor=False),
 )

@@ -14,6 +14,7 @@ from eagle3_interop.schemas.dialects.spelling import Spelling
 from eagle3_interop.schemas.dialects.writing import layer_keys, mixed_windows, zero_biases
 from eagle3_interop.schemas.draft import Draft, Gqa, Mla
 from eagle3_interop.schemas.engines.loaders import Loader
+from eagle3_interop.schemas.engines.naming import Asked, Naming, by_group, modules_of
 from eagle3_interop.schemas.engines.release import Form, Release
 from eagle3_interop.schemas.findings import Finding, finding
 from eagle3_interop.schemas.hub import is_hub_id
@@ -80,6 +81,19 @@ def _sized(keys: SpeculatorsKeys, _qk_norm: bool) -> int:
     return len(ids) if ids else 3
 
 
+def _asks(draft: Draft, _first: int) -> Iterator[Asked]:
+    """Transformers goes through the modules as they are: the file's own names, every one of class Linear."""
+    yield from modules_of(draft, lambda module: (module, "Linear"), {})
+
+
+NAMING = Naming(
+    "speculators",
+    asks=_asks,
+    chosen=lambda asked, said: by_group(asked, said, suffixes=False, must_match=False),
+    ignored=lambda _name, _entries: False,
+    methods=frozenset({"compressed-tensors"}),
+)
+
 RULES = NestedRules(
     title="speculators",
     spelling=_LIBRARY_SPELLING,
@@ -94,6 +108,7 @@ RULES = NestedRules(
     sized_by=_sized,
     library_rope=True,
     parallel=True,
+    remarks=(NAMING.remarks,),
 )
 
 SPECULATORS_0_9 = Release(
@@ -104,6 +119,7 @@ SPECULATORS_0_9 = Release(
     forms=(Form(lambda _config: True, RULES),),
     refuses=refuses,
     captures=_captures,
+    naming=NAMING,
     loader=Loader(shares_embeddings=False, strict_maps=True, wants_format=True, shares_pages=False),
     serves=False,
     files_of_transformers=True,

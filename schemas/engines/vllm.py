@@ -43,6 +43,15 @@ from eagle3_interop.schemas.dialects.writing import (
 )
 from eagle3_interop.schemas.draft import Draft, Mla, Size
 from eagle3_interop.schemas.engines import targets
+from eagle3_interop.schemas.engines.naming import (
+    KINDS,
+    Asked,
+    Naming,
+    by_group,
+    modules_of,
+    only,
+    wildcards,
+)
 from eagle3_interop.schemas.engines.release import Form, Release
 from eagle3_interop.schemas.engines.sglang import LATENT_POWERS as SGLANG_LATENT
 from eagle3_interop.schemas.engines.sglang import eagle_config, ids_to_taps
@@ -316,6 +325,31 @@ def passes_over(name: str) -> bool:
     return name.endswith(".bias") or name in ("input_norm.weight", "mask_hidden")
 
 
+def _asks(draft: Draft, first: int) -> Iterator[Asked]:
+    """By ``model.layers.`` and a number that follows the target's layers; the head of MLA drafts is always plain."""
+    mla = draft.layers.attention.kind == "mla"
+
+    def name(module: str) -> tuple[str, str]:
+        if module == "lm_head":
+            return module, KINDS[module]
+        _, _, rest = module.partition(".")
+        layer, _, rest = rest.partition(".")
+        kind = KINDS[module.rpartition(".")[2]]
+        return (f"model.layers.{first + int(layer)}.{rest}" if rest else f"model.{module}"), kind
+
+    plain = "vLLM's class takes no quantised head"
+    for asked in modules_of(draft, name, only(("qkv_proj", "gate_up_proj", "fused_qkv_a_proj"))):
+        yield replace(asked, plain=plain) if mla and asked.name == "lm_head" else asked
+
+
+NAMING = Naming(
+    "vLLM",
+    asks=_asks,
+    chosen=lambda asked, said: by_group(asked, said, suffixes=False, must_match=False),
+    ignored=wildcards,
+    numbers=True,
+)
+
 RULES = FlatRules(
     title="vLLM",
     spelling=SPELLING,
@@ -334,7 +368,7 @@ RULES = FlatRules(
         },
     ),
     parallel=True,
-    remarks=(_window_of_the_target, _unknown_class, _mtp_type, _ids_of_the_folder),
+    remarks=(_window_of_the_target, _unknown_class, _mtp_type, _ids_of_the_folder, NAMING.remarks),
 )
 
 
@@ -376,7 +410,7 @@ NESTED_RULES = NestedRules(
         "num_aux_layers": (None,),
         "qkv_bias": (None,),
     },
-    remarks=(_window_of_the_target,),
+    remarks=(_window_of_the_target, NAMING.remarks),
 )
 
 
@@ -393,6 +427,7 @@ VLLM_0_30 = Release(
     forms=(Form(is_nested, NESTED_RULES), Form(lambda _config: True, RULES)),
     refuses=refuses,
     captures=_captures,
+    naming=NAMING,
     consolidated_first=True,
     joined_flags=("-O",),
 )

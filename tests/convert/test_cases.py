@@ -416,18 +416,6 @@ def test_every_flag_is_written_also_where_it_equals_a_default(destination, tmp_p
     assert config["draft_vocab_size"] == D
 
 
-@pytest.mark.parametrize(
-    ("layout", "changes"),
-    [
-        ("sglang", {"quantization_config": {"quant_method": "fp8"}}),
-        ("vllm", {"quantization_config": {"quant_method": "compressed-tensors"}}),
-    ],
-)
-def test_a_quantised_draft_is_refused_by_name(layout, changes, tmp_path):
-    source = getattr(drafts, layout)(tmp_path / "draft", **changes)
-    assert refusals(convert, source, "vllm") == {"quantised-draft"}
-
-
 @pytest.mark.parametrize("name", ["lm_head.weight_packed", "fc.weight_scale", "fc.qweight"])
 def test_quantised_tensors_are_refused_by_name(name, tmp_path):
     tensors = drafts.flat_tensors() | {name: random((4,), 1)}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from eagle3_interop.schemas import draft as neutral
-from eagle3_interop.schemas import parameters
+from eagle3_interop.schemas import parameters, quantisation
 from eagle3_interop.schemas.draft import (
     Draft,
     Fc,
@@ -220,7 +220,12 @@ def test_the_key_that_says_whether_a_tensor_belongs(name, key):
 
 
 @pytest.mark.parametrize(
-    ("module", "ours"), [(parameters, {"eagle3_interop.schemas.draft"}), (neutral, set())]
+    ("module", "ours"),
+    [
+        (parameters, {"eagle3_interop.schemas.draft", "eagle3_interop.schemas.quantisation"}),
+        (neutral, {"eagle3_interop.schemas.quantisation"}),
+        (quantisation, set()),
+    ],
 )
 def test_the_table_imports_pydantic_and_nothing_else_that_is_installed(module, ours):
     """The SGLang plugin reads it inside a server."""

@@ -347,7 +347,7 @@ def refuse_unknown(draft: Draft) -> None:
         "no-mask-token": draft.parallel is not None
         and draft.parallel.mask_token_id is None
         and "parallel drafting (P-EAGLE) without a mask token",
-        "quantised-draft": draft.quantisation is not None and f"{draft.quantisation} weights",
+        "quantised-draft": draft.quantisation is not None and f"{draft.quantisation}",
     }
     findings = [
         finding(code, "draft", f"{what}: recognised, but not computed here")

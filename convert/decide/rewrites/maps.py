@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from eagle3_interop.convert.decide.rewrites.quantised import whole
 from eagle3_interop.convert.decide.rewrites.work import Work
 from eagle3_interop.convert.write.plan import Copy, Make, Rewrite
 from eagle3_interop.schemas.parameters import DRAFT_VOCAB, MAPS, along
@@ -20,6 +21,7 @@ def settle_maps(work: Work) -> Work:
     order = np.argsort(ids, kind="stable")
     op = work.tensors["d2t"].op
     if not np.array_equal(order, np.arange(len(ids))):
+        whole(work, DRAFT_VOCAB, "the head's rows are sorted")
         ids = ids[order]
         work = work.put("d2t", _offsets(ids), "sorted")
         for name in [name for name in along(work.draft, DRAFT_VOCAB) if name not in MAPS]:

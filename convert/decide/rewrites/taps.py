@@ -4,9 +4,10 @@ from typing import Any
 
 import numpy as np
 
+from eagle3_interop.convert.decide.rewrites.quantised import whole
 from eagle3_interop.convert.decide.rewrites.work import Work
 from eagle3_interop.convert.write.plan import Make, Rewrite
-from eagle3_interop.schemas.parameters import ENTRY, TAPS, along, numbered
+from eagle3_interop.schemas.parameters import ENTRY, TAPS, along, numbered, scheme_of
 
 _SUMMED = "fc.weight"
 """The projection of the taps: blocks of its columns that read the same stream can be added up."""
@@ -16,6 +17,8 @@ Groups = tuple[tuple[int, ...], ...]
 
 def exchange_halves(work: Work) -> Work:
     """Put [hidden, embedding] into the order that every framework feeds, where a diagnosis found it."""
+    if work.loaded.exchanged:
+        whole(work, ENTRY, "the halves of layer 0's input change places")
     for name in along(work.draft, ENTRY) if work.loaded.exchanged else ():
         halves = Rewrite(work.loaded.stored(name), blocks=((1,), (0,)))
         work = work.put(name, halves, "halves exchanged")
@@ -32,6 +35,12 @@ def order_taps(work: Work) -> Work:
     groups = tuple(tuple(i for i, tap in enumerate(taps) if tap == one) for one in fed)
     merged = len(fed) < len(taps)
     divided = [name for name in along(work.draft, TAPS) if name in work.tensors]
+    whole(work, TAPS, "the blocks of fc are put in order")
+    if merged and scheme_of(work.draft, _SUMMED) is not None:
+        message = (
+            f"taps {list(taps)} repeat one, and blocks of quantised numbers cannot be added up."
+        )
+        raise work.refused("quantised-cut", _SUMMED, message)
     if merged and (kept := [name for name in divided if name != _SUMMED]):
         message = f"taps {list(taps)} repeat one, and blocks of {kept[0]} cannot be added up."
         raise work.refused("taps-unmergeable", "taps", message)

@@ -6,7 +6,7 @@ import numpy as np
 
 from eagle3_interop.convert.decide.rewrites.work import SAFE, Tensor, Work
 from eagle3_interop.convert.write.plan import Copy, Make, Rewrite
-from eagle3_interop.schemas.parameters import MAPS, shapes
+from eagle3_interop.schemas.parameters import MAPS, parameters, shapes
 
 _FLOATS = frozenset(SAFE.values())
 
@@ -36,10 +36,11 @@ def cast(work: Work) -> Work:
     if work.options.dtype is None:
         return work
     wanted = SAFE[work.options.dtype]
+    kept = MAPS | {name for name, row in parameters(work.draft) if row.dtypes}
     changed = {
         name: _cast(tensor, wanted)
         for name, tensor in work.tensors.items()
-        if name not in MAPS and tensor.dtype != wanted and tensor.dtype in _FLOATS
+        if name not in kept and tensor.dtype != wanted and tensor.dtype in _FLOATS
     }
     if not changed:
         return work
