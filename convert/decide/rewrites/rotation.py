@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from eagle3_interop.convert.decide.rewrites.quantised import whole
 from eagle3_interop.convert.decide.rewrites.work import Work
 from eagle3_interop.convert.write.plan import Make, Rewrite
 from eagle3_interop.schemas.draft import Draft, Mla
@@ -21,6 +22,7 @@ def pair_neighbours(work: Work) -> Work:
     if not isinstance(attention, Mla) or attention.interleaved or work.draft_class.half_rotation:
         return work
     for axis in (QK_DIM, KV_RANK_AND_ROPE):
+        whole(work, axis, "rows of the rotated halves become neighbours")
         for name in along(work.draft, axis):
             work = _reorder(work, name, _rows(work.draft, attention, axis))
     message = "rows of the two rotated halves became neighbours: the same angles, the same scores."
