@@ -17,6 +17,12 @@ CODES: dict[str, Code] = {
         "another one.",
         "Convert the checkpoint for this engine; see the cause that the report names.",
     ),
+    "engine-on-a-cpu": Code(
+        "note",
+        "The engine found itself on a CPU, where latent attention (MLA) runs rightly with some settings alone. On a "
+        "GPU it needs none of them.",
+        "Serve on a GPU without these settings. Your own --engine-arg goes before them.",
+    ),
     "engine-text": Code(
         "warning",
         "An engine wrote tokens that are not the target's own greedy choice; a few are ties that rounding "

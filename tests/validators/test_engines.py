@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from eagle3_interop.convert import api
+from eagle3_interop.schemas.draft import Mla
 from eagle3_interop.schemas.findings import Unavailable, Usage
 from eagle3_interop.validators import validate_cli
 from eagle3_interop.validators.accept.acceptance import measure
@@ -85,6 +86,12 @@ class Engine:
 FAKES = {
     "vllm/__init__.py": FAKE_VLLM,
     "vllm/engine/__init__.py": "",
+    "vllm/platforms.py": """
+import json, os
+from types import SimpleNamespace as Named
+told = json.load(open(os.environ["FAKE_ENGINE"]))
+current_platform = Named(is_cpu=lambda: told.get("on_a_cpu", False))
+""",
     "vllm/engine/arg_utils.py": '''
 from dataclasses import dataclass
 @dataclass
@@ -235,6 +242,43 @@ def test_an_engine_that_runs_the_draft(fake, prompts, world):
     assert f"--speculative-config.model={PLAIN}" in argv
     assert "--speculative-config.num_speculative_tokens=4" in argv
     assert seen()["env"]["PATH"].startswith(str(Path(sys.executable).parent))
+
+
+LATENT_TARGET = ["--compilation-config.custom_ops+=-rotary_embedding"]
+CPU_MLA = ["--attention-backend=CPU_MLA", "--speculative-config.attention_backend=CPU_MLA"]
+
+
+@pytest.mark.parametrize(
+    ("latent", "flags", "variables"),
+    [
+        ({"target", "draft"}, CPU_MLA + LATENT_TARGET, []),
+        ({"target"}, LATENT_TARGET, ["VLLM_MLA_DISABLE=1"]),
+        ({"draft"}, [], []),
+        (set(), [], []),
+    ],
+)
+@pytest.mark.parametrize("cpu", [True, False])
+def test_latent_attention_in_vllm_on_a_cpu(fake, world, monkeypatch, latent, flags, variables, cpu):
+    """What it needs stands before the user's own flags, and is told; a GPU gets none of it."""
+    monkeypatch.delenv("VLLM_MLA_DISABLE", raising=False)
+    seen = fake(world.answers(), on_a_cpu=cpu)
+    engine = StartedEngine.found("vllm", sys.executable, ["enforce-eager"])
+    served = engine.generate(world.work(latent=frozenset(latent)))
+    given = flags if cpu else []
+    assert seen()["argv"][-len(given) - 1 :] == [*given, "--enforce-eager"]
+    assert "--speculative-config.num_speculative_tokens=4" in seen()["argv"][: -len(given) - 1]
+    assert served.told == tuple(given + (variables if cpu else []))
+    found = seen()["env"].get("VLLM_MLA_DISABLE")
+    assert found == ("1" if cpu and variables else None)
+
+
+def test_a_variable_that_the_user_set_stays(fake, world, monkeypatch):
+    monkeypatch.setenv("VLLM_MLA_DISABLE", "0")
+    seen = fake(world.answers(), on_a_cpu=True)
+    engine = StartedEngine.found("vllm", sys.executable, [])
+    served = engine.generate(world.work(latent=frozenset({"target"})))
+    assert seen()["env"]["VLLM_MLA_DISABLE"] == "0"
+    assert served.told == tuple(LATENT_TARGET)
 
 
 def test_a_tree_in_sglang(fake, prompts, world):
@@ -402,6 +446,19 @@ def test_mistakes_make_sense_for_the_draft(drafts):
     ]  # fmt: skip
     plain = [one.name for one in miswirings.miswirings(drafts.make_draft(no_fc=True), 6, 32)]
     assert plain == ["residual", "feedback"]
+
+
+def test_mistakes_of_latent_attention(drafts):
+    attention = Mla(
+        heads=4, q_rank=None, kv_rank=32, nope_dim=24, rope_dim=8, v_dim=16, softmax_scale=0.5
+    )
+    draft = drafts.make_draft(latent=attention)
+    found = {one.name: one.draft for one in miswirings.miswirings(draft, 6, 32)}
+    assert not found["rope-pairs"].layers.attention.interleaved
+    assert found["no-mscale"].layers.attention.softmax_scale == 32**-0.5
+    plain = attention.model_copy(update={"softmax_scale": 32**-0.5})
+    names = [one.name for one in miswirings.miswirings(drafts.make_draft(latent=plain), 6, 32)]
+    assert "no-mscale" not in names
 
 
 def test_the_window_of_a_target_that_slides_is_a_mistake_to_look_for(drafts):

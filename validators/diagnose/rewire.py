@@ -14,6 +14,7 @@ from eagle3_interop.schemas.engines.universal import is_for_all
 from eagle3_interop.schemas.findings import Finding, Refused, errors, finding
 from eagle3_interop.schemas.parameters import MAPS
 from eagle3_interop.validators.diagnose.wiring import (
+    NEIGHBOURS,
     PRUNED,
     READS,
     STREAM,
@@ -137,6 +138,10 @@ def _sets(subject: Subject, wiring: Wiring) -> dict[str, Any]:
         sets[f"fc.{name}"] = flags[name] == "on"
     if "qk_norm" in changed:
         sets["layers.attention.qk_norm"] = flags["qk_norm"] == "on"
+    if "pairs" in changed:
+        sets["layers.attention.interleaved"] = flags["pairs"] == NEIGHBOURS
+    if "scores" in changed:
+        sets["layers.attention.softmax_scale"] = subject.scores[flags["scores"]]
     if "embeddings" in changed:
         sets["vocabulary.embeddings"] = flags["embeddings"]
     if "window" in changed:

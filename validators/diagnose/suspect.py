@@ -9,15 +9,18 @@ from torch import Tensor
 from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.read.head_rows import repeated_rows
 from eagle3_interop.schemas.dialects.spelling import LaterNorm, understand
-from eagle3_interop.schemas.draft import Draft, Rope, default_taps
+from eagle3_interop.schemas.draft import Draft, Mla, Rope, default_taps
 from eagle3_interop.schemas.findings import errors
 from eagle3_interop.validators.diagnose.wiring import (
+    HALVES,
+    NEIGHBOURS,
     PRUNED,
     STREAM,
     Subject,
     Wiring,
     candidate_maps,
     candidate_ropes,
+    candidate_scores,
     candidate_windows,
     configured_flags,
 )
@@ -61,6 +64,7 @@ def subject_of(
     windows = candidate_windows(draft.layers.windows, loaded.facts.window if loaded.facts else None)
     trained = loaded.trainer.switches if loaded.trainer else {}
     ropes = candidate_ropes(draft.rope, target_rope(target))
+    scores = _scores(draft, target)
     tables = _tables(draft, weights, target, names)
     others = _other_names(loaded)
     other_norms = _other_norms(loaded, weights, others)
@@ -72,6 +76,8 @@ def subject_of(
         configured["map"], known = next(iter(maps)), False
     values = _options(draft, names, maps, ropes, tables, other_norms)
     values["window"] = list(windows)
+    if scores:
+        values |= {"pairs": [NEIGHBOURS, HALVES], "scores": list(scores)}
     options = {name: tuple(dict.fromkeys([configured[name], *x])) for name, x in values.items()}
     taps = draft.taps or ()
     wiring = Wiring(taps, (STREAM,) * len(taps), tuple(configured.items()))
@@ -90,6 +96,7 @@ def subject_of(
         windows,
         trained,
         loaded.trainer.accepted if loaded.trainer else frozenset(),
+        scores,
     )
 
 
@@ -119,6 +126,14 @@ def target_rope(target: Source) -> Rope | None:
     own = ("rope_theta", "rope_type", "type", "partial_rotary_factor", "mrope_section")
     numbers = {key: value for key, value in found.items() if key not in own} if known else {}
     return Rope(theta=float(found["rope_theta"]), scaling=known, parameters=numbers)
+
+
+def _scores(draft: Draft, target: Source) -> dict[str, float]:
+    """What the scores of latent attention may be multiplied by; nothing for other attention."""
+    attention = draft.layers.attention
+    if not isinstance(attention, Mla):
+        return {}
+    return candidate_scores(attention, draft.rope, target_rope(target))
 
 
 def _maps(draft: Draft, weights: Weights, names: frozenset[str]) -> dict[str, Tensor | None]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from eagle3_interop.schemas.draft import Draft, Rope
+from eagle3_interop.schemas.draft import Attention, Draft, Mla, Rope
 from eagle3_interop.schemas.parameters import ENTRY, along, settled_by, shapes
 from eagle3_interop.validators.network.reference import Features, Trace
 from eagle3_interop.validators.network.switched import Switched
@@ -41,6 +41,8 @@ FLAGS = {
     "order": "halves of layer 0's input",
     "shift": "position of the features against their token",
     "rope": "rotary base and scaling",
+    "pairs": "which dimensions of a latent head are rotated together: neighbours, or its two halves",
+    "scores": "factor on a latent head's scores, with or without yarn's mscale",
     "window": "how far back each layer's attention sees",
     "map": "how the head's rows stand for target tokens",
     "embeddings": "whose embedding table",
@@ -68,6 +70,8 @@ Windows = tuple[int | None, ...]
 
 PRUNED = "offset-as-id"
 """The reading of a map whose head was pruned by offsets in the place of ids: rows repeat, the others are lost."""
+
+NEIGHBOURS, HALVES = "neighbours", "halves"
 
 STORED = {
     "input_norm": "input_norm.weight",
@@ -165,6 +169,7 @@ class Subject:
         windows: by the value of the flag ``window``.
         trained: flags of a trainer that is known to have trained these weights, which are usual there.
         allowed: those of them that the user accepts to lose.
+        scores: by the value of the flag ``scores``.
     """
 
     draft: Draft
@@ -181,6 +186,7 @@ class Subject:
     windows: Mapping[str, Windows] = field(default_factory=dict)
     trained: Mapping[str, str] = field(default_factory=dict)
     allowed: frozenset[str] = frozenset()
+    scores: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def usual(self) -> dict[str, str]:
@@ -198,7 +204,15 @@ class Subject:
             }
         )
         layers = self.draft.layers
-        attention = layers.gqa.model_copy(update={"qk_norm": flags["qk_norm"] == "on"})
+        attention: Attention
+        if isinstance(layers.attention, Mla):
+            said = {
+                "interleaved": flags["pairs"] == NEIGHBOURS,
+                "softmax_scale": self.scores[flags["scores"]],
+            }
+            attention = layers.attention.model_copy(update=said)
+        else:
+            attention = layers.attention.model_copy(update={"qk_norm": flags["qk_norm"] == "on"})
         windows = self.windows.get(flags["window"], layers.windows)
         draft = self.draft.model_copy(
             update={
@@ -301,8 +315,8 @@ class Wired(Switched):
 
 def configured_flags(draft: Draft) -> dict[str, str]:
     """The flags as a description says them."""
-    fc = draft.fc
-    return {
+    fc, attention = draft.fc, draft.layers.attention
+    flags = {
         "residual": draft.residual,
         "feedback": draft.feedback,
         "input_norm": "on" if fc is not None and fc.input_norm else "off",
@@ -318,8 +332,29 @@ def configured_flags(draft: Draft) -> dict[str, str]:
         "hidden_norms": "one",
         "entry_norms": "as-named",
         "later_norms": "as-named",
-        "qk_norm": "on" if draft.layers.gqa.qk_norm else "off",
     }
+    if isinstance(attention, Mla):
+        pairs = NEIGHBOURS if attention.interleaved else HALVES
+        return {**flags, "pairs": pairs, "scores": score_label(attention.softmax_scale)}
+    return {**flags, "qk_norm": "on" if attention.qk_norm else "off"}
+
+
+def score_label(scale: float) -> str:
+    """A factor on scores in a few digits."""
+    return f"{scale:.6g}"
+
+
+def candidate_scores(attention: Mla, rope: Rope, target: Rope | None) -> dict[str, float]:
+    """The configured factor, the plain one, and those with an mscale of 1 of the draft's yarn and the target's."""
+    plain = (attention.nope_dim + attention.rope_dim) ** -0.5
+    yarns = [one for one in (rope, target) if one is not None and one.scaling == "yarn"]
+    grown = [plain * growth(float(one.parameters["factor"])) ** 2 for one in yarns]
+    return {score_label(scale): scale for scale in (attention.softmax_scale, plain, *grown)}
+
+
+def growth(factor: float, mscale: float = 1.0) -> float:
+    """By how much yarn makes up for a text that it stretched, as DeepSeek counts it."""
+    return 0.1 * mscale * log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def window_label(windows: Windows) -> str:
@@ -384,12 +419,10 @@ def _amplitude(yarn: Rope) -> float:
     if isinstance(given, int | float):
         return float(given)
     factor = float(numbers.get("factor") or 1.0)
-
-    def of(mscale: float) -> float:
-        return 0.1 * mscale * log(factor) + 1.0 if factor > 1 else 1.0
-
     one, other = numbers.get("mscale"), numbers.get("mscale_all_dim")
-    return of(float(one)) / of(float(other)) if one and other else of(1.0)
+    if one and other:
+        return growth(factor, float(one)) / growth(factor, float(other))
+    return growth(factor)
 
 
 def candidate_maps(

@@ -30,6 +30,7 @@ class Work:
         dtype: of target and draft.
         trust_remote_code: of the target.
         parallel: all tokens of a step come from one pass of the draft (P-EAGLE).
+        latent: which of ``target`` and ``draft`` have latent attention (MLA).
     """
 
     target: str
@@ -42,6 +43,7 @@ class Work:
     dtype: str
     trust_remote_code: bool = False
     parallel: bool = False
+    latent: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Served:
         aux_layers: whose inputs feed the draft, where the engine says so.
         dtype: of the engine, where it says so.
         seconds: of generating.
+        told: settings that it was given for the machine that it found itself on.
     """
 
     engine: Engine
@@ -73,6 +76,7 @@ class Served:
     aux_layers: tuple[int, ...] | None = None
     dtype: str | None = None
     seconds: float = 0.0
+    told: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -75,6 +75,7 @@ class EngineJudge:
             shape=shape,
             dtype=request.dtype,
             parallel=loaded.reading.draft.parallel is not None,
+            latent=latent_of(path, loaded, request),
             trust_remote_code=request.trust_remote_code,
         )
         self.served = self.generator.generate(self.work)
@@ -100,7 +101,7 @@ class EngineJudge:
             "causes_tried": tried,
         }
         gate = Gate(name=GATE, wanted=predicted.spoken, got=figures(served), passed=passed)
-        findings = [*_text_findings(made, served)]
+        findings = [*_told(served), *_text_findings(made, served)]
         if not passed:
             findings.append(_differs(causes, tried, made, work, served))
         return Judgement(engine, (gate,), tuple(findings))
@@ -113,6 +114,14 @@ def folder_of(loaded: Loaded) -> str:
     names |= {path.name for path in checkpoint.sides}
     paths = [checkpoint.folder.path(name) for name in sorted(names)]
     return str(paths[0].parent.absolute())
+
+
+def latent_of(path: str, loaded: Loaded, request: Request) -> frozenset[str]:
+    """Which of target and draft have latent attention (MLA)."""
+    config = AutoConfig.from_pretrained(path, trust_remote_code=request.trust_remote_code)
+    theirs = getattr(config.get_text_config(decoder=True), "kv_lora_rank", None) is not None
+    ours = loaded.reading.draft.layers.attention.kind == "mla"
+    return frozenset(name for name, is_so in (("target", theirs), ("draft", ours)) if is_so)
 
 
 def stops_of(path: str, request: Request) -> tuple[int, ...]:
@@ -184,6 +193,13 @@ def _sentence(passed: bool, served: Served, predicted: Prediction) -> str:
         f"{served.name} runs this draft as the reference does, within rounding: {counted} "
         f"(expected {predicted.exact.accepted} accepted, {low} to {high})"
     )
+
+
+def _told(served: Served) -> list[Finding]:
+    if not served.told:
+        return []
+    message = f"{served.name} computes on a CPU here. It was started with {', '.join(served.told)}."
+    return [finding("engine-on-a-cpu", served.engine, message)]
 
 
 def _text_findings(made: Texts, served: Served) -> list[Finding]:

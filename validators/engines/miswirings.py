@@ -8,7 +8,7 @@ import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from eagle3_interop.schemas.draft import Draft, Rope, default_taps
+from eagle3_interop.schemas.draft import Attention, Draft, Mla, Rope, default_taps
 from eagle3_interop.schemas.engines.windows import window_of
 from eagle3_interop.validators.accept.acceptance import Acceptance
 from eagle3_interop.validators.accept.shape import Shape
@@ -157,7 +157,7 @@ def _vocabulary(draft: Draft, width: int) -> Iterator[Miswiring]:
 
 def _ignored(draft: Draft) -> Iterator[Miswiring]:
     """Parts of a draft that some engine leaves out without a word."""
-    fc, layers, attention = draft.fc, draft.layers, draft.layers.gqa
+    fc, layers = draft.fc, draft.layers
     if fc is not None:
         for name, on in (("input_norm", fc.input_norm), ("block_norms", fc.block_norms)):
             if on:
@@ -166,16 +166,9 @@ def _ignored(draft: Draft) -> Iterator[Miswiring]:
                 yield _changed(
                     f"no-{label.replace('_', '-')}", f"leaves out {label}", draft, fc=less
                 )
-    for name, on, label in (
-        ("qk_norm", attention.qk_norm, "the norms on q and k"),
-        ("qkv_bias", attention.qkv_bias, "the biases of q, k and v"),
-        ("output_bias", attention.output_bias, "the bias of o_proj"),
-    ):
-        if on:
-            less_attention = attention.model_copy(update={name: False})
-            changed = layers.model_copy(update={"attention": less_attention})
-            code = f"no-{name.replace('_', '-')}"
-            yield _changed(code, f"leaves out {label}", draft, layers=changed)
+    for name, message, attention in _attentions(layers.attention):
+        changed = layers.model_copy(update={"attention": attention})
+        yield _changed(name, message, draft, layers=changed)
     if any(window is not None for window in layers.windows):
         wide = layers.model_copy(update={"windows": (None,) * layers.count})
         yield _changed("no-window", "has no sliding window", draft, layers=wide)
@@ -184,6 +177,27 @@ def _ignored(draft: Draft) -> Iterator[Miswiring]:
         yield _changed("one-layer", "runs the first draft layer only", draft, layers=one)
     if draft.rope != Rope():
         yield _changed("rope", "rotates with the default base of 10000", draft, rope=Rope())
+
+
+def _attentions(attention: Attention) -> Iterator[tuple[str, str, Attention]]:
+    """Other attention than was meant: name, what the engine does, and what it computes."""
+    if isinstance(attention, Mla):
+        paired = attention.interleaved
+        message = f"rotates {'the two halves of each head' if paired else 'neighbours'} together (rope_interleave)"
+        yield "rope-pairs", message, attention.model_copy(update={"interleaved": not paired})
+        plain = (attention.nope_dim + attention.rope_dim) ** -0.5
+        if abs(attention.softmax_scale / plain - 1) > 1e-6:
+            message = "leaves yarn's mscale out of the scores"
+            yield "no-mscale", message, attention.model_copy(update={"softmax_scale": plain})
+        return
+    for name, label in (
+        ("qk_norm", "the norms on q and k"),
+        ("qkv_bias", "the biases of q, k and v"),
+        ("output_bias", "the bias of o_proj"),
+    ):
+        if getattr(attention, name):
+            without = attention.model_copy(update={name: False})
+            yield f"no-{name.replace('_', '-')}", f"leaves out {label}", without
 
 
 def _changed(name: str, message: str, draft: Draft, **update: object) -> Miswiring:

@@ -24,6 +24,7 @@ from eagle3_interop.convert.serve.command import PLUGIN_VARIABLE, Engine
 from eagle3_interop.schemas.findings import Unavailable, Usage
 from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.engines.answers import TITLES, Served, Work, from_sglang
+from eagle3_interop.validators.engines.processors import on_a_cpu
 
 SCRIPTS = Path(__file__).with_name("scripts")
 
@@ -93,8 +94,11 @@ class StartedEngine:
             Unavailable: it is not installed, failed, or went silent.
         """
         self._probe(work)
+        here = on_a_cpu(self.engine, work)
         request = {
-            "argv": [*arguments_of(self.engine, work), *self.arguments],
+            "argv": arguments_of(self.engine, work),
+            "on_a_cpu": {"argv": here.arguments, "variables": dict(here.variables)},
+            "given": self.arguments,
             "prompts": work.prompts,
             "max_new_tokens": work.new_tokens,
             "stop_ids": work.stop_ids,
@@ -114,6 +118,7 @@ class StartedEngine:
             per_position=tuple(result["per_position"]),
             prompts=None if each is None else tuple((drafts, taken) for drafts, taken in each),
             aux_layers=said_layers(log),
+            told=tuple(result["told"]),
             **known,
         ).checked(work)
 

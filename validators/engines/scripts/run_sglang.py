@@ -14,7 +14,9 @@ def main() -> None:
     """Answer one request."""
     request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     sglang = import_module("sglang")
-    arguments = import_module("sglang.srt.server_args").prepare_server_args(request["argv"])
+    arguments = import_module("sglang.srt.server_args").prepare_server_args(
+        [*request["argv"], *request["given"]]
+    )
     started = time.monotonic()
     engine = sglang.Engine(server_args=arguments)
     loaded = time.monotonic()
