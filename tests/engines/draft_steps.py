@@ -59,12 +59,12 @@ class DraftAttention:
             layer: Anything that names the layer.
             query: ``[positions, heads, head_dim]``.
             key: ``[positions, kv_heads, head_dim]``.
-            value: Shaped as the key.
+            value: ``[positions, kv_heads, width]``.
             scale: Factor of the scores.
             window: How many positions a query sees, its own included; 0 for all.
 
         Returns:
-            The attention, shaped as the query.
+            The attention, ``[positions, heads, width]``.
         """
         group = query.shape[1] // key.shape[1]
         depths = self._depths.setdefault(layer, [])

@@ -22,6 +22,9 @@ LLAMA3 = {
     "original_max_position_embeddings": 512,
 }
 ALL = ("speculators", "sglang", "vllm")
+ABSENT = object()
+"""The value of a key of a flat config that is left out."""
+
 Tensors = dict[str, np.ndarray[Any, Any]]
 
 
@@ -42,6 +45,7 @@ class Spec:
         flat: keys of a flat config alone.
         biases: projections with a bias.
         own_embeddings: its table differs from the target's.
+        latent: sizes of latent attention (MLA), under the names of its config; empty for grouped-query attention.
     """
 
     layouts: tuple[str, ...] = ALL
@@ -56,6 +60,7 @@ class Spec:
     flat: dict[str, Any] = field(default_factory=dict)
     biases: tuple[str, ...] = ()
     own_embeddings: bool = False
+    latent: dict[str, Any] = field(default_factory=dict)
 
     @property
     def windowed(self) -> bool:
@@ -165,7 +170,7 @@ def _flat_name(name: str, layout: str) -> str:
 
 
 def _decoder(spec: Spec) -> dict[str, Any]:
-    return {
+    decoder = {
         "model_type": spec.kind,
         "vocab_size": V,
         "hidden_size": spec.width,
@@ -179,8 +184,11 @@ def _decoder(spec: Spec) -> dict[str, Any]:
         "max_position_embeddings": 2048,
         "attention_bias": False,
         "rope_parameters": ROPE,
-        **spec.decoder,
     }
+    if spec.latent:
+        del decoder["head_dim"]
+        decoder |= {"model_type": "kimi_k2", "num_key_value_heads": HEADS, **spec.latent}
+    return decoder | spec.decoder
 
 
 def _nested(spec: Spec) -> dict[str, Any]:
@@ -221,14 +229,22 @@ def _flat(spec: Spec, architecture: str) -> dict[str, Any]:
         config["num_aux_hidden_states"] = len(spec.taps)
     if spec.width != TARGET_WIDTH:
         config["target_hidden_size"] = TARGET_WIDTH
-    return config
+    if spec.latent:
+        config["architectures"] = ["Eagle3DeepseekV2ForCausalLM"]
+    return {key: value for key, value in config.items() if value is not ABSENT}
 
 
 def _sglang(spec: Spec) -> dict[str, Any]:
     eagle: dict[str, Any] = {"use_aux_hidden_state": bool(spec.taps)}
     if spec.taps:
-        eagle["eagle_aux_hidden_state_layer_ids"] = [tap - 1 for tap in spec.taps]
+        eagle["eagle_aux_hidden_state_layer_ids"] = _sglang_ids(spec)
     return {**_flat(spec, "LlamaForCausalLMEagle3"), "eagle_config": eagle}
+
+
+def _sglang_ids(spec: Spec) -> list[int]:
+    """Layers whose output is taken; in front of DeepSeek's loop only a list that begins with 1 is read so."""
+    ids = [tap - 1 for tap in spec.taps]
+    return list(spec.taps) if spec.latent and ids[0] != 1 else ids
 
 
 def _vllm(spec: Spec) -> dict[str, Any]:
@@ -273,12 +289,10 @@ def _tensors(spec: Spec, target: Path) -> Tensors:
         tensors["input_norm.weight"] = norm(blocks * TARGET_WIDTH)
     if spec.flags.get("fc_norm"):
         tensors |= {f"fc_norm.{block}.weight": norm(TARGET_WIDTH) for block in range(blocks)}
-    rows = {"q": HEADS * spec.head_dim, "k": KV * spec.head_dim, "v": KV * spec.head_dim}
     for layer in range(spec.layers):
-        at = f"layers.{layer}."
-        shapes = {f"self_attn.{p}_proj": (n, width * (1 if layer else 2)) for p, n in rows.items()}
+        at, entry = f"layers.{layer}.", width * (1 if layer else 2)
+        shapes = _latent_shapes(spec, entry) if spec.latent else _grouped_shapes(spec, entry)
         shapes |= {
-            "self_attn.o_proj": (width, rows["q"]),
             "mlp.gate_proj": (MIDDLE, width),
             "mlp.up_proj": (MIDDLE, width),
             "mlp.down_proj": (width, MIDDLE),
@@ -291,6 +305,35 @@ def _tensors(spec: Spec, target: Path) -> Tensors:
         tensors[f"{at}post_attention_layernorm.weight"] = norm(width)
         if layer == 0:
             tensors[f"{at}hidden_norm.weight"] = norm(width)
+        if spec.latent:
+            tensors[f"{at}self_attn.kv_a_layernorm.weight"] = norm(spec.latent["kv_lora_rank"])
+        if spec.latent.get("q_lora_rank"):
+            tensors[f"{at}self_attn.q_a_layernorm.weight"] = norm(spec.latent["q_lora_rank"])
         if spec.kind == "qwen3":
             tensors |= {f"{at}self_attn.{part}_norm.weight": norm(spec.head_dim) for part in "qk"}
     return tensors
+
+
+def _grouped_shapes(spec: Spec, entry: int) -> dict[str, tuple[int, int]]:
+    rows = {"q": HEADS * spec.head_dim, "k": KV * spec.head_dim, "v": KV * spec.head_dim}
+    shapes = {f"self_attn.{part}_proj": (count, entry) for part, count in rows.items()}
+    return {**shapes, "self_attn.o_proj": (spec.width, rows["q"])}
+
+
+def _latent_shapes(spec: Spec, entry: int) -> dict[str, tuple[int, int]]:
+    """Queries from a latent of their own or at once; keys and values from a shared one, head by head."""
+    sizes = spec.latent
+    plain, turned, value = (sizes[f"{part}_head_dim"] for part in ("qk_nope", "qk_rope", "v"))
+    queries, latent = HEADS * (plain + turned), sizes["kv_lora_rank"]
+    shapes = {"self_attn.q_proj": (queries, entry)}
+    if sizes["q_lora_rank"]:
+        shapes = {
+            "self_attn.q_a_proj": (sizes["q_lora_rank"], entry),
+            "self_attn.q_b_proj": (queries, sizes["q_lora_rank"]),
+        }
+    return {
+        **shapes,
+        "self_attn.kv_a_proj_with_mqa": (latent + turned, entry),
+        "self_attn.kv_b_proj": (HEADS * (plain + value), latent),
+        "self_attn.o_proj": (spec.width, HEADS * value),
+    }

@@ -32,7 +32,14 @@ from sglang_run import CPU_ARGUMENTS
 
 
 class AttentionBackend:
-    """SGLang's attention backend interface on top of `draft_steps.DraftAttention`."""
+    """SGLang's attention backend interface on top of `draft_steps.DraftAttention`.
+
+    Rows are those of a decode, so that latent attention comes in its absorbed form: one head of keys as wide as
+    latent and rotated part, and values that are the latents.
+    """
+
+    # None: as the server's arguments say.
+    prefill_attention_backend_str = decode_attention_backend_str = None
 
     def __init__(self) -> None:
         self._attention = draft_steps.DraftAttention()

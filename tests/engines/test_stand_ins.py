@@ -92,6 +92,49 @@ def test_extend_sees_the_window_and_nothing_later(window: int) -> None:
     torch.testing.assert_close(extend(queries, keys, values, new, window), wanted)
 
 
+def first_pass(cached: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """What latent attention asks: expanded keys and narrower values in the call, latents in the buffers."""
+    from sgl_kernel.attention import extend_attention
+
+    length, latent = 7, torch.full((8, 1, 5), torch.nan)
+    queries, keys, values = sequence(length)
+    keys, values = keys.repeat(1, 2, 1), values.repeat(1, 2, 1)[..., :6]
+    out = torch.full((length, HEADS, 6), torch.nan)
+    extend_attention(
+        queries,
+        keys,
+        values,
+        out,
+        latent,
+        latent[..., :4],
+        1.0,
+        1.0,
+        torch.arange(8).int()[None],
+        torch.tensor([0]),
+        torch.tensor([length + cached]),
+        torch.tensor([length]),
+        torch.tensor([0]),
+        length,
+        HEAD_DIM**-0.5,
+        0.0,
+        False,
+        0,
+    )
+    wanted = torch.nn.functional.scaled_dot_product_attention(
+        *(x.transpose(0, 1) for x in (queries, keys, values)), is_causal=True
+    )
+    return out, wanted.transpose(0, 1)
+
+
+def test_the_first_pass_of_latent_attention_takes_the_keys_of_the_call() -> None:
+    torch.testing.assert_close(*first_pass(cached=0))
+
+
+def test_the_first_pass_of_latent_attention_behind_a_cached_prefix_is_refused() -> None:
+    with pytest.raises(NotImplementedError, match="prefix"):
+        first_pass(cached=1)
+
+
 @pytest.mark.parametrize("window", [0, 1, 4, 100])
 def test_decode_is_extend_by_one_token(window: int) -> None:
     from sgl_kernel.attention import decode_attention

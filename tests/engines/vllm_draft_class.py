@@ -1,9 +1,11 @@
 """Run vLLM's draft class alone: its config, its loader, its forward (run by vLLM's Python).
 
 Request: ``{"target", "cases": [{"draft", "inputs", "output"}], "steps"?, "dtype"?}``. One process
-serves many drafts. As in the engine, a draft without a table or head of its own gets the target's.
+serves many drafts. As in the engine, a draft without a table or head of its own gets the target's. Latent
+attention is expanded by the class's own ``kv_b_proj``.
 """
 
+import json
 import socket
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,22 @@ from safetensors import safe_open
 from vllm.config import set_current_vllm_config
 from vllm.distributed import init_distributed_environment, initialize_model_parallel
 from vllm.engine.arg_utils import EngineArgs
-from vllm.model_executor.layers.attention import Attention
+from vllm.model_executor.layers.attention import Attention, MLAAttention
 from vllm.model_executor.model_loader import get_model
 
 torch.accelerator.empty_cache = lambda: None  # the loader calls it; vLLM's CPU worker does this too
+
+
+# See vllm_run.py, which meets the same two in a whole engine.
+LATENT: dict[str, Any] = {
+    "attention_backend": "CPU_MLA",
+    "compilation_config": {"custom_ops": ["all", "-rotary_embedding"]},
+}
+
+
+def is_latent(folder: str) -> bool:
+    """Whether a model's attention is latent."""
+    return "kv_lora_rank" in json.loads(Path(folder, "config.json").read_text())
 
 
 def load(target: str, draft: str, dtype: str) -> torch.nn.Module:
@@ -31,6 +45,7 @@ def load(target: str, draft: str, dtype: str) -> torch.nn.Module:
         max_model_len=512,
         enforce_eager=True,
         speculative_config={"method": "eagle3", "model": draft, "num_speculative_tokens": 4},
+        **(LATENT if is_latent(target) or is_latent(draft) else {}),
     ).create_engine_config()
     with set_current_vllm_config(config):
         if not torch.distributed.is_initialized():
@@ -81,7 +96,20 @@ def run(model: torch.nn.Module, case: dict[str, Any], steps: int) -> dict[str, A
         )
         return result.flatten(1)
 
-    Attention.forward = attend
+    def expand(
+        layer: MLAAttention,
+        query: torch.Tensor,
+        latent: torch.Tensor,
+        rotated: torch.Tensor,
+        **_: Any,
+    ) -> torch.Tensor:
+        sizes = [layer.qk_nope_head_dim, layer.v_head_dim]
+        expanded = layer.kv_b_proj(latent)[0].view(-1, layer.num_heads, sum(sizes))
+        plain, value = expanded.split(sizes, dim=-1)
+        key = torch.cat([plain, rotated.expand(-1, layer.num_heads, -1)], dim=-1)
+        return attention.attend(layer.layer_name, query, key, value, layer.impl.scale, 0).flatten(1)
+
+    Attention.forward, MLAAttention.forward = attend, expand
     normed: list[tuple[torch.Tensor, torch.Tensor]] = []
     model.model.norm.register_forward_hook(lambda *call: normed.append(call[-1]))
 

@@ -5,40 +5,22 @@ wrapped; it is called as it is, and what it then left on the target model is wri
 JSON.
 """
 
-# ruff: noqa: ARG002 - the signatures are the import system's
-
 import functools
-import importlib.abc
-import importlib.machinery
 import json
 import os
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from after_import import after_import
 
 REPORT = "EAGLE3_ENGINE_REPORT"
 MODULE = "sglang.srt.model_executor.model_runner_components.attention_backend_setup"
 
 
-class _Observer(importlib.abc.MetaPathFinder):
-    """Lets one module load as it always does, then wraps one function in it."""
-
-    def find_spec(
-        self, name: str, path: Any = None, target: Any = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name != MODULE:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        execute = spec.loader.exec_module
-
-        def execute_and_wrap(module: ModuleType) -> None:
-            execute(module)
-            configure = module.configure_aux_hidden_state_capture
-            module.configure_aux_hidden_state_capture = _reporting(configure)
-
-        spec.loader.exec_module = execute_and_wrap
-        return spec
+def _observe(module: ModuleType) -> None:
+    configure = module.configure_aux_hidden_state_capture
+    module.configure_aux_hidden_state_capture = _reporting(configure)
 
 
 def _reporting(configure: Any) -> Any:
@@ -55,4 +37,4 @@ def _reporting(configure: Any) -> Any:
 def install() -> None:
     """Observe, if the environment asks for it."""
     if os.environ.get(REPORT):
-        sys.meta_path.insert(0, _Observer())
+        after_import(MODULE, _observe)

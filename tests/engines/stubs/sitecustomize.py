@@ -6,7 +6,9 @@ imports nothing heavy itself.
 """
 
 import absent_modules
+import latent
 import observer
 
 absent_modules.install()
+latent.install()
 observer.install()

@@ -74,7 +74,8 @@ def extend_attention(
 ) -> None:
     """Let the last ``extend_seq_lens`` tokens of each row see its prefix and each other.
 
-    The new keys and values lie in the buffers already. ``tree_mask`` (flat ``[rows, new, new]``)
+    The new keys and values lie in the buffers already, but for the first pass of latent attention (MLA): it
+    computes with expanded ones, which are the call's own. ``tree_mask`` (flat ``[rows, new, new]``)
     says which new token sees which; a token's position is then its depth in the tree, which is what
     the window is counted in.
     """
@@ -91,6 +92,11 @@ def extend_attention(
             continue
         prefix = length - new
         slots = req_to_token[request, :length].long()
+        keys, values = k_buffer[slots], v_buffer[slots]
+        if k is not None and k.shape[1:] != k_buffer.shape[1:]:
+            if prefix:
+                raise NotImplementedError("expanded latents behind a prefix that is cached")
+            keys, values = k[start : start + new], v[start : start + new]
         if tree_mask is not None:
             among_new = tree_mask.view(-1, new, new)[row].bool()
             depth = among_new.sum(-1) - 1
@@ -103,12 +109,7 @@ def extend_attention(
             key_positions = torch.cat([torch.arange(prefix), prefix + depth])
             visible &= (prefix + depth)[:, None] - key_positions < window
         out[start : start + new] = _attend(
-            q[start : start + new],
-            k_buffer[slots],
-            v_buffer[slots],
-            sm_scale,
-            logit_cap,
-            visible,
+            q[start : start + new], keys, values, sm_scale, logit_cap, visible
         )
 
 
