@@ -108,6 +108,6 @@ def vllm(config: Mapping[str, Any]) -> Sign | None:
         return None
     if vllm_class(name) in KNOWN_TO_VLLM:
         return Sign(KNOWN_CLASS, f"architecture {name}")
-    if name == "LlamaEagle3DraftModel":
+    if name in ("LlamaEagle3DraftModel", "DeepseekV3Eagle3DraftModel"):
         return Sign(OTHER_CLASS, f"architecture {name}, which no engine knows")
     return None
