@@ -129,7 +129,7 @@ def _as_yarn(parsed: LatentConfig) -> LatentConfig:
 
 
 def _plain(nope_dim: int, rope_dim: int) -> float:
-    return float(nope_dim + rope_dim) ** -0.5
+    return float((nope_dim + rope_dim) ** -0.5)
 
 
 def plain_scale(attention: Mla) -> float:
