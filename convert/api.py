@@ -144,6 +144,7 @@ def load(
             served_is_meant=named,
             only_served=served,
             allowed=options.allow,
+            target=facts,
         )
     reading = apply(reading, options.taps, options.sets or {})
     reading, borrowed = _share_head(recall_tokens(reading, beside), target)

@@ -5,12 +5,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from eagle3_interop.convert.decide.overrides import settles, value_at, with_values
-from eagle3_interop.schemas.dialects.base import Reading, Source
+from eagle3_interop.schemas.dialects.base import Reading, Source, TargetFacts
 from eagle3_interop.schemas.dialects.hf import CONFIG
 from eagle3_interop.schemas.dialects.keys import names_ids
+from eagle3_interop.schemas.dialects.reading import with_target
 from eagle3_interop.schemas.draft import Draft
-from eagle3_interop.schemas.findings import Usage, finding, named
-from eagle3_interop.schemas.trainers.base import Certainty, Signature, Trainer
+from eagle3_interop.schemas.findings import Finding, Usage, finding, named
+from eagle3_interop.schemas.parameters import shapes
+from eagle3_interop.schemas.trainers.base import Certainty, Deviation, Signature, Trainer
 from eagle3_interop.schemas.trainers.table import TRAINERS
 
 NOBODY = "none"
@@ -65,6 +67,7 @@ def as_trained(
     served_is_meant: bool,
     only_served: bool = False,
     allowed: Collection[str] = (),
+    target: TargetFacts | None = None,
 ) -> tuple[Reading, Trained | None]:
     """The reading as the draft was trained, with what there is to say of that, and who trained it.
 
@@ -75,6 +78,7 @@ def as_trained(
         served_is_meant: the command names the engine whose reading it wants.
         only_served: the served network is measured, whoever trained it; what it differs in is said.
         allowed: codes of deviations that no folder can say, and that the user accepts.
+        target: the target's facts, where it was given.
 
     Raises:
         Usage: no such trainer, or nothing that could be allowed.
@@ -83,16 +87,24 @@ def as_trained(
     trainer, signature = _trainer(source, told)
     if trainer is None or signature is None:
         return reading, None
-    changes = {}
-    draft = reading.draft
+    own = _own_reading(trainer, source, reading, target)
+    unread = _unread(own, reading)
+    changes: dict[Deviation, Any] = {}
+    draft = own.draft
     for deviation in trainer.deviations:
         value = deviation.trained(source, draft)
         if value != value_at(draft.model_dump(), deviation.path):
             changes[deviation] = value
             draft = with_values(draft, {deviation.path: value})
-    lost = [one for one in trainer.uncarried if one.holds(source, reading.draft)]
+    lost = [one for one in trainer.uncarried if one.holds(source, own.draft)]
     certain = signature.certainty == "certain" and not served_is_meant and not only_served
-    applied = told not in (None, NOBODY) or (told is None and bool(changes) and certain)
+    sign = f"{signature.certainty} sign of {trainer.title} ({signature.sign})"
+    losses = {one.path: finding(one.code, CONFIG, f"{sign}: {one.message}") for one in lost}
+    accepted = frozenset(path for path, item in losses.items() if named([item], allowed))
+    otherwise = bool(changes or unread)
+    # A loss that is accepted is settled, too: what is written asks nobody again.
+    settled_now = (certain and otherwise) or (bool(accepted) and not otherwise)
+    applied = told not in (None, NOBODY) or (told is None and settled_now and not only_served)
     served = reading.draft.model_dump()
     rows = [
         {
@@ -103,6 +115,16 @@ def as_trained(
             "written": value if applied else value_at(served, deviation.path),
         }
         for deviation, value in changes.items()
+    ]
+    rows += [
+        {
+            "code": "unread-tensor",
+            "path": name,
+            "trained": stored,
+            "served": None,
+            "written": stored if applied else None,
+        }
+        for name, stored in unread.items()
     ]
     rows += [
         {
@@ -122,11 +144,11 @@ def as_trained(
         tuple(rows),
         {deviation.path: value for deviation, value in changes.items()},
         {one.path: one.trained for one in lost},
+        accepted,
     )
     if told == NOBODY:
         return reading, replace(who, changes={}, switches={})
-    sign = f"{signature.certainty} sign of {trainer.title} ({signature.sign})"
-    said = []
+    said: list[Finding] = []
     if told is None:
         code = (
             "served-otherwise"
@@ -139,25 +161,19 @@ def as_trained(
             was = value_at(served, deviation.path)
             message = f"{sign}, which trains with {deviation.path} {value!r} (served: {was!r})."
             said.append(finding(code, CONFIG, message, settled_by=deviation.path))
-    for one in lost:
-        item = finding(one.code, CONFIG, f"{sign}: {one.message}")
-        accepted = bool(named([item], allowed))
-        if accepted:
-            who = replace(who, accepted=who.accepted | {one.path})
-        if accepted or only_served:
-            item = item.model_copy(update={"severity": "warning"})
-        said.append(item)
-    said += [
-        finding(doubt.code, CONFIG, f"{sign}: {doubt.message}", settled_by=doubt.path)
-        for doubt in trainer.doubts
-        if doubt.holds(source, reading.draft)
-    ]
+        if unread:
+            message = f"{sign}, whose own layers use {', '.join(unread.values())}; the engine of this layout reads past that."
+            said.append(finding(code, next(iter(unread.values())), message))
+    for path, item in losses.items():
+        lenient = path in accepted or only_served
+        said.append(item.model_copy(update={"severity": "warning"}) if lenient else item)
     if trainer.ids_option and reading.draft.fc is not None and not names_ids(source.config):
         message = (
             f"{sign}, and no layer ids: if {trainer.ids_option} was set in the training run, "
             "that list never reached this folder, and engines feed the default triple instead."
         )
         said.append(finding("ids-were-options", CONFIG, message, settled_by="taps"))
+    reading = own if applied else reading
     settled = {deviation.path for deviation in changes}
     kept = [item for item in reading.findings if not settles(settled, item.settled_by)]
     if not applied:
@@ -167,6 +183,26 @@ def as_trained(
         message = f"by which {trainer.title} is recognised; left out of the keys that are kept: {', '.join(dropped)}."
         said.append(finding("trainer-keys", CONFIG, message))
     return replace(reading, draft=draft, extras=extras, findings=(*said, *kept)), who
+
+
+def _own_reading(
+    trainer: Trainer, source: Source, reading: Reading, target: TargetFacts | None
+) -> Reading:
+    """The folder as the trainer's own class takes it, which is mostly what engines take."""
+    own = trainer.reads(source, target)
+    if own is None:
+        return reading
+    return own if target is None else with_target(own, target)
+
+
+def _unread(own: Reading, served: Reading) -> dict[str, str]:
+    """Canonical to stored name of what the trainer's class uses and the engine does not."""
+    used = shapes(served.draft)
+    return {
+        name: stored
+        for name, stored in own.names.items()
+        if served.names.get(name) != stored or (name in shapes(own.draft) and name not in used)
+    }
 
 
 def _without(extras: Mapping[str, Any], paths: Collection[str]) -> dict[str, Any]:

@@ -44,10 +44,10 @@ CODES: dict[str, Code] = {
         "eagle3-validate measures what that costs; --allow double-norm converts it all the same.",
         answered_by_search=True,
     ),
-    "rope-base-untold": Code(
+    "start-window": Code(
         "warning",
-        "The base of the rope that was trained depends on what the trainer ran with, and its folder does not tell.",
-        "--set rope.theta=10000 if it was trained with that; eagle3-diagnose measures both.",
+        "The draft was trained with a sliding window that stays at each draft's start; every engine moves it on.",
+        "eagle3-validate measures what that costs.",
     ),
     "ids-were-options": Code(
         "warning",

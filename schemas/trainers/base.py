@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from eagle3_interop.schemas.dialects.base import Source
+from eagle3_interop.schemas.dialects.base import Reading, Source, TargetFacts
 from eagle3_interop.schemas.draft import Draft
 
 Certainty = Literal["certain", "likely", "told"]
@@ -45,7 +45,7 @@ class Uncarried:
     """One thing that a trainer's forward computes, and no engine does: no folder can say it.
 
     Attributes:
-        code: of its finding, an error that ``--allow CODE`` accepts.
+        code: of its finding; an error is accepted by ``--allow CODE``.
         path: names it in reports.
         trained: what was trained.
         served: what every engine computes.
@@ -62,23 +62,6 @@ class Uncarried:
 
 
 @dataclass(frozen=True)
-class Doubt:
-    """One thing that a trainer computes by what it ran with, and its folder does not tell.
-
-    Attributes:
-        code: of its finding, a warning.
-        path: dotted path of the description, by which the user says what was trained.
-        message: it, for people.
-        holds: whether it is open for a folder, read as served.
-    """
-
-    code: str
-    path: str
-    message: str
-    holds: Callable[[Source, Draft], bool]
-
-
-@dataclass(frozen=True)
 class Trainer:
     """One trainer.
 
@@ -89,8 +72,9 @@ class Trainer:
         deviations: what it may compute otherwise, in the order in which they are put in.
         drops: config keys that are its signs, dotted: what is written as trained does not carry them.
         uncarried: what it may compute and no engine does.
-        doubts: what it may compute, and its folder does not tell.
         ids_option: the run option in which layer ids may have stood that its exports do not carry.
+        reads: the folder as its own class takes it, where engines read past tensors that it uses; None where
+            engines take the same tensors.
     """
 
     name: str
@@ -99,5 +83,5 @@ class Trainer:
     deviations: tuple[Deviation, ...]
     drops: tuple[str, ...] = ()
     uncarried: tuple[Uncarried, ...] = ()
-    doubts: tuple[Doubt, ...] = ()
     ids_option: str = ""
+    reads: Callable[[Source, TargetFacts | None], Reading | None] = lambda _source, _target: None

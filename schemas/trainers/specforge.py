@@ -2,7 +2,8 @@
 
 In its forward ``norm_output`` (true unless the config says otherwise) switches the final norm before the head,
 and the next step is always fed the state before that norm; servers take the key for which of the two is fed
-back, and always norm before the head. Source: ``specforge/modeling/draft/llama3_eagle.py``.
+back, and always norm before the head. Its P-EAGLE drafts rotate without a scaling, whatever the config says. Source:
+``specforge/modeling/draft/llama3_eagle.py`` and ``peagle.py``.
 """
 
 from typing import Any
@@ -14,10 +15,13 @@ from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.trainers.base import Deviation, Signature, Trainer, Uncarried
 
 _KEY = "norm_output"
+_PARALLEL = "PEagleDraftModel"
 
 
 def _signs(source: Source) -> Signature | None:
     config, names = source.config, source.tensors
+    if architecture(config) == _PARALLEL and "speculators_model_type" not in config:
+        return Signature("certain", f"architecture {_PARALLEL} in a flat config")
     # Our own writer says the residual in every flat folder; SpecForge's EAGLE-3 drafts have no such key.
     if architecture(config) != STOCK or "norm_before_residual" in config:
         return None
@@ -31,18 +35,27 @@ def _signs(source: Source) -> Signature | None:
 
 
 def _feedback(source: Source, draft: Draft) -> Any:  # noqa: ANN401 - a value of the description
+    if draft.parallel is not None:
+        return draft.feedback
     return "pre-norm" if source.config.get(_KEY) else draft.feedback
 
 
-def _without_norm(source: Source, _draft: Draft) -> bool:
-    return source.config.get(_KEY) is False
+def _scaling(_source: Source, draft: Draft) -> str | None:
+    return None if draft.parallel is not None else draft.rope.scaling
+
+
+def _without_norm(source: Source, draft: Draft) -> bool:
+    return source.config.get(_KEY) is False and draft.parallel is None
 
 
 SPECFORGE = Trainer(
     name="specforge",
     title="SpecForge",
     signs=_signs,
-    deviations=(Deviation("feedback", "feedback", _feedback),),
+    deviations=(
+        Deviation("feedback", "feedback", _feedback),
+        Deviation("unread-scaling", "rope.scaling", _scaling),
+    ),
     uncarried=(
         Uncarried(
             code="no-final-norm",

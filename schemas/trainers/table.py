@@ -6,9 +6,10 @@ from eagle3_interop.schemas.trainers.base import Trainer
 from eagle3_interop.schemas.trainers.eagle import EAGLE
 from eagle3_interop.schemas.trainers.modelopt import MODELOPT
 from eagle3_interop.schemas.trainers.specforge import SPECFORGE
+from eagle3_interop.schemas.trainers.speculators import SPECULATORS
 from eagle3_interop.schemas.trainers.torchspec import TORCHSPEC
 
 TRAINERS: dict[str, Trainer] = {
     trainer.name: trainer
-    for trainer in (SPECFORGE, MODELOPT, AUTOMODEL, EAGLE, ANGELSLIM, TORCHSPEC)
+    for trainer in (SPECFORGE, MODELOPT, AUTOMODEL, EAGLE, ANGELSLIM, TORCHSPEC, SPECULATORS)
 }

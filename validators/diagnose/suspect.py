@@ -76,6 +76,8 @@ def subject_of(
         configured["map"], known = next(iter(maps)), False
     values = _options(draft, names, maps, ropes, tables, other_norms)
     values["window"] = list(windows)
+    if any(draft.layers.windows):
+        values["window_of"] = ["step", "start"]
     if scores:
         values |= {"pairs": [NEIGHBOURS, HALVES], "scores": list(scores)}
     options = {name: tuple(dict.fromkeys([configured[name], *x])) for name, x in values.items()}

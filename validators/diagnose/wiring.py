@@ -44,6 +44,7 @@ FLAGS = {
     "pairs": "which dimensions of a latent head are rotated together: neighbours, or its two halves",
     "scores": "factor on a latent head's scores, with or without yarn's mscale",
     "window": "how far back each layer's attention sees",
+    "window_of": "whose window a later step keeps: its own, or that of its start",
     "map": "how the head's rows stand for target tokens",
     "embeddings": "whose embedding table",
     "hidden_norms": "norms before layer 0's hidden half: hidden_norm, or input_layernorm and then it",
@@ -62,6 +63,7 @@ USUAL = {
     "hidden_norms": "one",
     "entry_norms": "as-named",
     "later_norms": "as-named",
+    "window_of": "step",
 }
 """What every engine computes; other values are some trainer's."""
 
@@ -327,6 +329,7 @@ def configured_flags(draft: Draft) -> dict[str, str]:
         "shift": "0",
         "rope": rope_label(draft.rope),
         "window": window_label(draft.layers.windows),
+        "window_of": "step",
         "map": "offset" if draft.vocabulary.mapped else "absent",
         "embeddings": draft.vocabulary.embeddings,
         "hidden_norms": "one",

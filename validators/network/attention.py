@@ -53,7 +53,9 @@ class Cache:
         return Cache(layers, self.starts[rows, columns], self.depth)
 
 
-def attend(q: Tensor, layer: LayerCache, starts: Tensor, window: int | None) -> Tensor:
+def attend(
+    q: Tensor, layer: LayerCache, starts: Tensor, window: int | None, *, moves: bool = True
+) -> Tensor:
     """Attention of Q drafts a text: over the shared keys up to each one's start, and its own keys.
 
     Args:
@@ -61,6 +63,7 @@ def attend(q: Tensor, layer: LayerCache, starts: Tensor, window: int | None) -> 
         layer: keys and values; own ones include the present step's.
         starts: [B, Q].
         window: positions that are seen, the current one included; None for all.
+        moves: the window is that of each step's position; else that of its start, and own keys are all seen.
 
     Returns:
         [B, Q, heads, width of a value]. Scores exist for a chunk of queries at a time.
@@ -71,7 +74,7 @@ def attend(q: Tensor, layer: LayerCache, starts: Tensor, window: int | None) -> 
     for first in range(0, queries, chunk):
         piece = slice(first, first + chunk)
         own = [k[:, piece] for k in layer.own_keys], [v[:, piece] for v in layer.own_values]
-        parts.append(_attend(q[:, piece], layer, own, starts[:, piece], window))
+        parts.append(_attend(q[:, piece], layer, own, starts[:, piece], window, moves=moves))
     return torch.cat(parts, dim=1) if parts else q
 
 
@@ -81,6 +84,8 @@ def _attend(
     own: tuple[list[Tensor], list[Tensor]],
     starts: Tensor,
     window: int | None,
+    *,
+    moves: bool,
 ) -> Tensor:
     rows, queries, heads, width = q.shape
     kv, depth = layer.keys.shape[1], len(own[0])
@@ -92,10 +97,12 @@ def _attend(
     positions = torch.arange(used, device=q.device)
     hidden = positions > starts[..., None]
     if window is not None:
-        hidden |= positions <= starts[..., None] + depth - window
+        hidden |= positions <= starts[..., None] + (depth if moves else 0) - window
     scores = scores.masked_fill(hidden[:, None, None], float("-inf"))
     if depth:
-        scores = torch.cat([scores, _own_scores(grouped, own[0], window)], dim=-1)
+        scores = torch.cat(
+            [scores, _own_scores(grouped, own[0], window if moves else None)], dim=-1
+        )
     weights = scores.softmax(dim=-1, dtype=torch.float32).to(q.dtype)
     mixed = weights[..., :used].reshape(rows, kv, -1, used) @ values
     mixed = mixed.view(rows, kv, heads // kv, queries, -1).permute(0, 3, 1, 2, 4)

@@ -252,10 +252,13 @@ class Network:
         else:
             cache.layers[index].own_keys.append(k)
             cache.layers[index].own_values.append(v)
-        window = self.draft.layers.windows[index]
-        mixed = attend(q, cache.layers[index], cache.starts, window).flatten(2)
+        mixed = self._attend(index, q, cache).flatten(2)
         biased = isinstance(shape, Gqa) and shape.output_bias
         return self._linear(f"{name}.o_proj", mixed, bias=biased)
+
+    def _attend(self, index: int, q: Tensor, cache: Cache) -> Tensor:
+        window = self.draft.layers.windows[index]
+        return attend(q, cache.layers[index], cache.starts, window)
 
     def _grouped(
         self, shape: Gqa, name: str, x: Tensor, rotation: tuple[Tensor, Tensor]

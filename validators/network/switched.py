@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from eagle3_interop.schemas.draft import Draft
+from eagle3_interop.validators.network.attention import Cache, attend
 from eagle3_interop.validators.network.reference import Network
 from eagle3_interop.validators.network.weights import Weights
 
@@ -18,11 +19,16 @@ class Switched(Network):
         Args:
             draft: all else.
             weights: of it.
-            switches: ``head_norm`` may be ``off``, ``hidden_norms`` may be ``two``.
+            switches: ``head_norm`` may be ``off``, ``hidden_norms`` may be ``two``, ``window_of`` may be ``start``.
         """
         super().__init__(draft, weights)
         self._head_norm = switches.get("head_norm", "on") == "on"
         self._doubled = switches.get("hidden_norms", "one") == "two"
+        self._moves_windows = switches.get("window_of", "step") == "step"
+
+    def _attend(self, index: int, q: Tensor, cache: Cache) -> Tensor:
+        window = self.draft.layers.windows[index]
+        return attend(q, cache.layers[index], cache.starts, window, moves=self._moves_windows)
 
     def _norm(self, name: str, x: Tensor) -> Tensor:
         if name == "norm" and not self._head_norm:

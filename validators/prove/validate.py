@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from eagle3_interop.validators.accept.acceptance import (
     batch_lengths,
     measure_sampled,
 )
-from eagle3_interop.validators.accept.drafting import CHUNK, draft_steps
+from eagle3_interop.validators.accept.drafting import CHUNK, batches, draft_steps
 from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.accept.sweep import grid, rows
 from eagle3_interop.validators.memory import enough_memory
@@ -41,7 +41,6 @@ from eagle3_interop.validators.prove.agreement import (
     comparison_gates,
     where_they_part,
 )
-from eagle3_interop.validators.prove.material import Known, Material, Writing
 from eagle3_interop.validators.prove.request import Judge, Request, Session
 from eagle3_interop.validators.prove.streamed import Streamed, Teacher, open_streams, read_streams
 from eagle3_interop.validators.report import provenance
@@ -49,8 +48,7 @@ from eagle3_interop.validators.target.prompts import Prompt, bundled_prompts, re
 from eagle3_interop.validators.target.running import DTYPES, Progress, Target, resolve_device
 from eagle3_interop.validators.target.source import Source
 from eagle3_interop.validators.target.stops import stop_ids
-from eagle3_interop.validators.target.texts import encode, load_tokenizer
-from eagle3_interop.validators.target.writing import Order, Texts
+from eagle3_interop.validators.target.texts import Text, encode, load_tokenizer, write_texts
 
 Watch = Callable[[str, int], AbstractContextManager[Progress | None]]
 """Shows that something of so many tokens is being done."""
@@ -73,26 +71,6 @@ class Measured:
     logits: LogitComparison | None = None
     trained: tuple[Acceptance, LogitComparison] | None = None
     agreement: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True)
-class Networks:
-    """What is measured on the same features.
-
-    Attributes:
-        checkpoint: the draft, as engines compute it.
-        source: the one that it should equal.
-        trained: the draft as its trainer computed it, where that is another network.
-    """
-
-    checkpoint: Network
-    source: Network | None = None
-    trained: Network | None = None
-
-    @property
-    def others(self) -> tuple[Network, ...]:
-        """All but the checkpoint's."""
-        return tuple(one for one in (self.source, self.trained) if one is not None)
 
 
 @contextmanager
@@ -148,36 +126,32 @@ def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Repo
         with watch("the engine starts and generates", len(prompts) * request.written):
             judge.serve(request, loaded, prompts, shape)
     target: Source
-    material: Material
-    given = order = None
-    made = Texts()
+    texts: tuple[Text, ...]
+    encoded: list[tuple[int, ...]] = []
+    given = None
     if request.streams is not None:
         given = _recorded(request, device, drafts, shapes)
-        target, material = given.recording, Known(given.recording, given.texts)
-        prompts = [Prompt(token_ids=text.prompt) for text in given.texts]
+        target, texts, said = given.recording, given.texts, list(given.findings)
+        prompts = [Prompt(token_ids=text.prompt) for text in texts]
     else:
         with watch("loading the target", 0):
-            target = running = load_target(request, device)
+            target = load_target(request, device)
         reach = loaded.target.max_position if loaded.target else None
-        order = _order(request, running, prompts, shapes, reach)
-        material = Writing(running, order, made)
+        texts, said, encoded = _written(request, target, prompts, shapes, watch, reach)
     environment = provenance.environment(request, target, str(device), prompts, loaded)
-    network = _network(loaded, target, request, device)
-    other = None if source is None else _network(source, target, request, device)
-    networks = Networks(network, other, _trained(network, loaded))
-    teacher = Teacher(given.recording, given.texts, shape.steps) if given else None
-    measured = _measure(request, networks, material, shapes, watch, teacher)
-    said = given.findings if given else _disagreements(made)
     session = Session(
         request,
         loaded,
-        network,
+        _network(loaded, target, request, device),
         target,
-        material.texts,
+        texts,
         shape,
         (*loaded.reading.findings, *said),
     )
-    sampling = _sampling(session, order, watch) if order and request.temperature else None
+    other = _network(source, target, request, device) if source else None
+    teacher = Teacher(given.recording, given.texts, shape.steps) if given else None
+    measured = _measure(session, other, shapes, watch, teacher)
+    sampling = _sampling(session, encoded, watch) if request.temperature else None
     judgement = judge(session, measured.ours[shape]) if judge else None
     against = _against(session, source, measured) if source else None
     gates = (*_gates(session, measured), *(judgement.gates if judgement else ()))
@@ -217,14 +191,15 @@ def _recorded(
     return read_streams(request, recording, max(deepest, MIN_DEPTH if len(drafts) > 1 else 1))
 
 
-def _order(
+def _written(
     request: Request,
     target: Target,
     prompts: list[Prompt],
     shapes: Sequence[Shape],
+    watch: Watch,
     positions: int | None,
-) -> Order:
-    """What the target shall write: enough to judge drafts past the end of the scored tokens."""
+) -> tuple[tuple[Text, ...], list[Finding], list[tuple[int, ...]]]:
+    """Texts that the target writes now, what is to be said of them, and the prompts' token ids."""
     extra = max(MIN_DEPTH, *(one.steps for one in shapes))
     path = provenance.target_folder(request.target)
     tokenizer = load_tokenizer(path, trust_remote_code=request.trust_remote_code)
@@ -235,8 +210,18 @@ def _order(
         positions=positions,
         room=request.written + extra,
     )
-    given = [prompt.completion for prompt in prompts]
-    return Order(encoded, request.written, extra, given, _stops(request, target))
+    stops = _stops(request, target)
+    with watch("generating", len(encoded) * (request.written + extra)) as progress:
+        made = write_texts(
+            target,
+            encoded,
+            request.written,
+            extra,
+            given=[prompt.completion for prompt in prompts],
+            stop_ids=stops,
+            progress=progress,
+        )
+    return made.texts, _disagreements(made.disagreements, made.given), encoded
 
 
 def _check_unchanged(files: Mapping[str, str], loaded: Loaded) -> None:
@@ -277,9 +262,9 @@ def _network(loaded: Loaded, target: Source, request: Request, device: torch.dev
     return Network(loaded.reading.draft, weights)
 
 
-def _trained(network: Network, loaded: Loaded) -> Network | None:
+def _trained(session: Session) -> Network | None:
     """The network that the trainer's own code computed, where that is another one."""
-    trainer = loaded.trainer
+    network, trainer = session.network, session.loaded.trainer
     if trainer is None:
         return None
     draft = trainer.draft(network.draft)
@@ -325,58 +310,50 @@ def _stops(request: Request, target: Target) -> list[int]:
     return list(stop_ids(*named))
 
 
-def _disagreements(made: Texts) -> list[Finding]:
-    if not made.disagreements:
+def _disagreements(count: int, given: int) -> list[Finding]:
+    if not count:
         return []
-    message = f"{made.disagreements} of {made.given} given tokens are not this target's own greedy choice."
+    message = f"{count} of {given} given tokens are not this target's own greedy choice."
     return [finding("given-texts", "--prompts", message)]
 
 
 def _measure(
-    request: Request,
-    networks: Networks,
-    material: Material,
+    session: Session,
+    other: Network | None,
     shapes: Sequence[Shape],
     watch: Watch,
     teacher: Teacher | None = None,
 ) -> Measured:
-    """Everything that one pass of the target over its texts tells.
-
-    Args:
-        request: the user's.
-        networks: what is measured.
-        material: texts and features.
-        shapes: what is counted; the first is the one that was asked for.
-        watch: shows progress.
-        teacher: of recordings.
-    """
-    network, others = networks.checkpoint, networks.others
-    shape = shapes[0]
+    """Everything that one teacher-forced pass of the target tells."""
+    texts, shape = session.texts, session.shape
+    trained = _trained(session)
+    others = [one for one in (other, trained) if one is not None]
+    networks = [session.network, *others]
     depth = max(MIN_DEPTH, shape.steps)
-    compared = [LogitComparison(network, one, depth) for one in others]
-    final = any(one.draft.fc is None for one in (network, *others))
-    counters = [{one: Counter(one) for one in shapes}, *({shape: Counter(shape)} for _ in others)]
+    compared = [LogitComparison(session.network, one, depth) for one in others]
+    taps = _taps(networks)
+    final = any(network.draft.fc is None for network in networks)
+    counters = [{one: Counter(one, texts) for one in shapes}]
+    counters += [{shape: Counter(shape, texts)} for _ in others]
     right = torch.zeros(shape.steps, 2)
-    with watch(material.title, material.tokens) as progress:
-        taps = _taps((network, *others))
-        for batch in material.batches(taps, final=final, progress=progress):
-            for one, counted in zip((network, *others), counters, strict=True):
-                for drafted, lengths in batch_lengths(one, batch, list(counted)).items():
-                    counted[drafted].add(batch, lengths)
+    with watch("measuring", sum(text.starts[-1] + 1 for text in texts if text.starts)) as progress:
+        for batch in batches(session.target, texts, taps, final=final, progress=progress):
+            for network, counted in zip(networks, counters, strict=True):
+                for one, lengths in batch_lengths(network, batch, list(counted)).items():
+                    counted[one].add(batch, lengths)
             for logits in compared:
                 logits.add(batch)
             if teacher is not None:
-                teacher.add(network, batch)
-            if request.agreement:
-                right += _right(network, batch, shape.steps)
-    texts = material.texts
-    ours, *rest = [{one: count.result(texts) for one, count in x.items()} for x in counters]
-    share = (right[:, 0] / right[:, 1].clamp(min=1)).tolist() if request.agreement else []
+                teacher.add(session.network, batch)
+            if session.request.agreement:
+                right += _right(session.network, batch, shape.steps)
+    ours, *rest = [{one: count.result() for one, count in x.items()} for x in counters]
+    share = (right[:, 0] / right[:, 1].clamp(min=1)).tolist() if session.request.agreement else []
     return Measured(
         ours,
-        rest[0] if networks.source else {},
-        compared[0] if networks.source else None,
-        (rest[-1][shape], compared[-1]) if networks.trained else None,
+        rest[0] if other else {},
+        compared[0] if other else None,
+        (rest[-1][shape], compared[-1]) if trained else None,
         tuple(share),
     )
 
@@ -396,24 +373,23 @@ def _right(network: Network, batch: Any, depth: int) -> torch.Tensor:  # noqa: A
     return counts
 
 
-def _sampling(session: Session, order: Order, watch: Watch) -> dict[str, Any]:
+def _sampling(session: Session, encoded: Sequence[tuple[int, ...]], watch: Watch) -> dict[str, Any]:
     """Acceptance along texts that the target samples."""
     request, depth = session.request, session.shape.steps
     assert isinstance(session.target, Target)  # noqa: S101 - `Request.check` refuses recordings here
-    wanted = replace(
-        order, extra=depth, given=None, temperature=request.temperature, seed=request.seed
-    )
-    sampled = Writing(session.target, wanted, reach=depth)
-    taps = session.network.draft.fed_taps(session.target.depth)
-    with watch("sampling", sampled.tokens) as progress:
-        found = measure_sampled(
-            session.network,
+    with watch("sampling", len(encoded) * (request.written + depth)) as progress:
+        texts = write_texts(
             session.target,
-            sampled.batches(taps, final=True, progress=progress),
+            encoded,
+            request.written,
             depth,
-            request.temperature,
-        )
-    return found.summary(request.seed)
+            temperature=request.temperature,
+            seed=request.seed,
+            stop_ids=_stops(request, session.target),
+            progress=progress,
+        ).texts
+    sampled = measure_sampled(session.network, session.target, texts, depth, request.temperature)
+    return sampled.summary(request.seed)
 
 
 def _against(session: Session, source: Loaded, measured: Measured) -> AgainstReport:
