@@ -61,6 +61,7 @@ diagnose: $(READY)  ## Diagnose every wrong wiring of the trained drafts, alone 
 
 docs: $(READY)  ## Write the pages that are generated.
 	$(BIN)/python docs/findings.py
+	$(BIN)/python docs/trainers.py
 
 bench: $(READY)  ## Measure speed and memory side by side with cp and the speculators converter.
 	EAGLE3_SPECULATORS_PYTHON="$$($(BIN)/python tests/engines/build_env.py speculators | tail -n 1)" \
