@@ -3,7 +3,7 @@
 import difflib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,12 @@ from eagle3_interop.convert.decide.recognition import (
     recall_tokens,
     refuse_model,
 )
+from eagle3_interop.convert.decide.releases import (
+    reaches,
+    require_readers,
+    rules_of,
+    said_of_releases,
+)
 from eagle3_interop.convert.decide.training import as_trained
 from eagle3_interop.convert.read.checkpoint import Checkpoint, open_checkpoint
 from eagle3_interop.convert.read.folders import check_links, local_path
@@ -31,6 +37,7 @@ from eagle3_interop.convert.write.shards import index, weight_files
 from eagle3_interop.schemas.dialects.base import Reading, TargetFacts
 from eagle3_interop.schemas.dialects.reading import check, check_target, with_target
 from eagle3_interop.schemas.draft import differences
+from eagle3_interop.schemas.engines.releases import parse_named
 from eagle3_interop.schemas.engines.universal import is_for_all
 from eagle3_interop.schemas.findings import Finding, Refused, Usage, errors, finding
 from eagle3_interop.schemas.options import Options
@@ -48,12 +55,14 @@ class Conversion:
         destination: the layout's name.
         fitted: the network in the destination's dialect.
         plan: what the folder will hold.
+        rules: of each engine that loads it, the releases that it was proved with.
     """
 
     loaded: Loaded
     destination: str
     fitted: Fitted
     plan: Plan
+    rules: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def report(self, output: str, findings: Sequence[Finding] | None = None) -> dict[str, Any]:
         """The JSON of convert (``docs/cli.md``).
@@ -235,13 +244,19 @@ def convert(loaded: Loaded, destination: str, options: Options | None = None) ->
 
     Raises:
         Refused: the destination cannot express the network exactly.
-        Usage: no such destination, or not what `load` gives.
+        Usage: no such destination, not what `load` gives, or a release that never reads this destination.
     """
     options = options or Options()
     _expect(loaded, Loaded, "load(SOURCE)")
     _know(destination, tuple(DESTINATIONS), "layout")
+    wanted = parse_named(options.releases)
+    require_readers(destination, wanted)
     fitted = fit(loaded, destination, options)
     _prove(fitted, loaded, destination)
+    reached = reaches(fitted, loaded, destination)
+    fitted = replace(fitted, findings=(*fitted.findings, *said_of_releases(reached, wanted)))
+    if errors(fitted.findings):
+        raise Refused(fitted.findings)
     weights = weight_files(loaded, fitted, destination, options.max_shard_bytes)
     texts = {"config.json": _json(fitted.writing.config)}
     if len(weights) > 1:
@@ -252,7 +267,8 @@ def convert(loaded: Loaded, destination: str, options: Options | None = None) ->
     if loaded.target is not None:
         states |= loaded.target.folder.states
     plan = Plan(weights, texts, sides, states=states)
-    conversion = Conversion(loaded, destination, fitted, plan)
+    rules = {reach.engine: rules_of(reach.engine, wanted) for reach in reached}
+    conversion = Conversion(loaded, destination, fitted, plan, rules)
     return replace(
         conversion, plan=replace(conversion.plan, provenance=_provenance(conversion, options))
     )
@@ -346,7 +362,9 @@ def _provenance(conversion: Conversion, options: Options) -> dict[str, Any]:
             "set": dict(options.sets or {}),
             "dtype": options.dtype,
             "target_name": options.target_name,
+            "for": list(options.releases),
         },
+        "rules": {engine: list(names) for engine, names in conversion.rules.items()},
         "draft": report["draft"],
         "trainer": report["trainer"],
         "tensors": report["tensors"],

@@ -96,6 +96,16 @@ AllowOpt = Annotated[
 ]
 
 
+ForOpt = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--for",
+        metavar="ENGINE==VERSION",
+        help="A release that shall run it, such as vllm==0.21; may be given several times.",
+    ),
+]
+
+
 @app.callback()
 def _everywhere(version: VersionFlag = False) -> None:
     """Move EAGLE-3 drafts between speculators, SGLang and vLLM, exactly or not at all."""
@@ -136,6 +146,7 @@ def _conversion(layout: str, destination: str) -> Callable[..., None]:
         ] = None,
         trainer: TrainerOpt = None,
         allow: AllowOpt = None,
+        releases: ForOpt = None,
         dtype: Annotated[
             Dtype | None, typer.Option(help="Cast the weights to this dtype (default: as stored).")
         ] = None,
@@ -196,6 +207,7 @@ def _conversion(layout: str, destination: str) -> Callable[..., None]:
                 sets,
                 trainer,
                 allow,
+                releases,
                 dtype,
                 max_shard_size,
                 canonical_names,
@@ -236,6 +248,7 @@ def _options(
     sets: list[str] | None,
     trainer: str | None,
     allow: list[str] | None,
+    releases: list[str] | None,
     dtype: Dtype | None,
     max_shard_size: str,
     canonical_names: bool,
@@ -251,6 +264,7 @@ def _options(
         sets=parse_sets(sets or []),
         trainer=trainer,
         allow=tuple(allow or ()),
+        releases=tuple(releases or ()),
         dtype=None if dtype is None else dtype_named(dtype),
         max_shard_bytes=parse_size(max_shard_size),
         canonical_names=canonical_names,
@@ -325,12 +339,14 @@ def inspect(
     target: TargetOpt = None,
     trainer: TrainerOpt = None,
     allow: AllowOpt = None,
+    releases: ForOpt = None,
     json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
     """Describe a draft, and say which framework runs it.
 
-    For each framework: whether it runs this folder correctly, whether a conversion would, and why not.
+    For each framework and its releases: whether it runs this folder correctly, whether a conversion would,
+    and why not.
     Exit code 3: the folder has errors, which stand beside its description.
     """
     console = Console(as_json=json, quiet=quiet)
@@ -348,8 +364,10 @@ def inspect(
     with console.outcomes(refused):
         from eagle3_interop.convert import api
         from eagle3_interop.convert.decide import inspection
+        from eagle3_interop.schemas.engines.releases import parse_named
         from eagle3_interop.schemas.findings import errors
 
+        wanted = parse_named(releases or ())
         loaded = api.load(
             source,
             "auto",
@@ -358,12 +376,13 @@ def inspect(
             describing=True,
             shared=False,
         )
-        facts = inspection.judged(loaded)
+        facts = inspection.judged(loaded, wanted)
         wrong = errors(loaded.reading.findings)
+        said = [*loaded.reading.findings, *(item for one in wanted for item in one.remarks)]
         if not json:
             _show_inspected(console, source, loaded, facts)
-        console.findings(loaded.reading.findings)
-        if loaded.reading.findings and console.talks:
+        console.findings(said)
+        if said and console.talks:
             console.remark("eagle3-convert explain CODE says what a finding means.")
         console.data(
             {
@@ -371,7 +390,7 @@ def inspect(
                 "source": {"layout": loaded.layout, "path": source},
                 "draft": loaded.reading.draft.model_dump(mode="json"),
                 "trainer": loaded.trainer and loaded.trainer.report(),
-                "findings": [item.model_dump() for item in loaded.reading.findings],
+                "findings": [item.model_dump() for item in said],
                 "engines": inspection.as_json(facts),
             }
         )
@@ -395,12 +414,16 @@ def _show_inspected(
     for name, value in description.named(loaded):
         described.add_row(f"  {name}", Text(value))
     table = inspection.rows(loaded, facts)
-    legend = [*description.words(), *inspection.meanings(table)]
+    releases = inspection.release_rows(loaded, facts)
+    states = [(*row[:1], *row[2:4]) for row in releases]
+    legend = [*description.words(), *inspection.meanings([*table, *states])]
+    by_release = [Figures("", inspection.RELEASE_COLUMNS, releases, prose=True), Text()]
     console.show(
         described,
         Text(),
         Figures("", inspection.COLUMNS, table, prose=True),
         Text(),
+        *(by_release if releases else ()),
         *(Text(line) for line in legend),
     )
 

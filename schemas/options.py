@@ -22,6 +22,7 @@ class Options:
         dtype: cast the weights; None keeps them.
         max_shard_bytes: split files that are written anew beyond this size.
         canonical_names: rename also what the destination would accept.
+        releases: of the engines that shall read the output right, each as ``ENGINE==VERSION``.
         ranges: read the target's tables where they lie, by ranges of bytes: nothing of it is downloaded whole.
     """
 
@@ -35,4 +36,5 @@ class Options:
     dtype: str | None = None
     max_shard_bytes: int = SHARD_BYTES
     canonical_names: bool = False
+    releases: tuple[str, ...] = ()
     ranges: bool = False

@@ -1,16 +1,17 @@
 """What a checkpoint is, which frameworks can run it, what they would get wrong; and whether two are one."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 from eagle3_interop.convert.decide.fitting import fit
 from eagle3_interop.convert.decide.loaded import Loaded
-from eagle3_interop.convert.read.checkpoint import by_transformers
+from eagle3_interop.convert.decide.releases import Row, verdict
+from eagle3_interop.convert.decide.releases import rows as rows_of_releases
 from eagle3_interop.convert.read.same_values import same_bytes
 from eagle3_interop.schemas.draft import differences
-from eagle3_interop.schemas.engines.release import Release
-from eagle3_interop.schemas.engines.releases import RELEASES, newest
-from eagle3_interop.schemas.engines.verdicts import Verdict, predict
+from eagle3_interop.schemas.engines.releases import RELEASES, Named, newest
 from eagle3_interop.schemas.findings import Finding, Refused, errors, finding, has_effect
 from eagle3_interop.schemas.options import Options
 
@@ -34,9 +35,21 @@ def engines(loaded: Loaded) -> dict[str, dict[str, Any]]:
     return as_json(judged(loaded))
 
 
-def judged(loaded: Loaded) -> dict[str, dict[str, Any]]:
-    """The facts of `engines` with findings as they were made, and those of the conversion under ``said``."""
-    return {name: _as_is(loaded, name) | _convertible(loaded, name) for name in RELEASES}
+def judged(loaded: Loaded, wanted: Sequence[Named] = ()) -> dict[str, dict[str, Any]]:
+    """The facts of `engines` with findings as they were made, and those of the conversion under ``said``.
+
+    Args:
+        loaded: the folder.
+        wanted: releases that the user named; of their engines no other is looked at beside the newest.
+    """
+    return {
+        name: {
+            **_as_is(loaded, name),
+            **_convertible(loaded, name),
+            "releases": rows_of_releases(loaded, name, wanted),
+        }
+        for name in RELEASES
+    }
 
 
 def as_json(facts: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -82,6 +95,34 @@ def rows(loaded: Loaded, facts: dict[str, dict[str, Any]]) -> list[tuple[str, ..
             for index, reason in enumerate(reasons or [""])
         ]
     return table
+
+
+RELEASE_COLUMNS = ("engine", "release", "this folder", "converted", "why")
+"""Of the table of releases that people read."""
+
+
+def release_rows(loaded: Loaded, facts: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]:
+    """What the releases make of a folder, as rows of a table; none while it has errors to settle first.
+
+    Args:
+        loaded: the folder.
+        facts: of `judged`.
+    """
+    if errors(loaded.reading.findings):
+        return []
+    table: list[tuple[str, ...]] = []
+    for engine, found in facts.items():
+        named = engine
+        for told, rows_alike in groupby(found["releases"], key=_told):
+            alike = list(rows_alike)
+            whole = replace(alike[-1], since=alike[0].since)
+            table.append((named, whole.versions, *told))
+            named = ""
+    return table
+
+
+def _told(row: Row) -> tuple[str, str, str]:
+    return _STATES[row.verdict.as_is], _CONVERTED[row.convertible], row.reason
 
 
 def _reasons(engine: str, row: dict[str, Any], unsettled: list[Finding]) -> Iterator[str]:
@@ -148,23 +189,6 @@ def _uncaptured(loaded: Loaded, engine: str) -> list[Finding]:
     return [] if facts is None else list(newest(engine).uncaptured(draft, facts))
 
 
-def verdict(loaded: Loaded, release: Release) -> Verdict:
-    """What a release makes of this very folder, by its rules."""
-    checkpoint = loaded.checkpoint
-    if (
-        release.files_of_transformers
-        and not release.refuses(checkpoint.config)
-        and not by_transformers(checkpoint.folder)
-    ):
-        message = (
-            "transformers looks for model.safetensors, pytorch_model.bin and their indexes alone."
-        )
-        found = finding("fails-to-load", checkpoint.files[0].name, message)
-        return Verdict("does-not-load", findings=(found,))
-    tables = loaded.own_embeddings is True
-    return predict(release, checkpoint, loaded.reading.draft, loaded.facts, tables=tables)
-
-
 def _as_is(loaded: Loaded, engine: str) -> dict[str, Any]:
     found = verdict(loaded, newest(engine))
     return {
@@ -190,7 +214,10 @@ def _convertible(loaded: Loaded, engine: str) -> dict[str, Any]:
 
 def _shown(facts: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in facts.items() if key != "said"}
-    return kept | {"findings": [item.model_dump() for item in facts["findings"]]}
+    return kept | {
+        "findings": [item.model_dump() for item in facts["findings"]],
+        "releases": [row.report() for row in facts["releases"]],
+    }
 
 
 def compare(one: Loaded, other: Loaded) -> dict[str, Any]:

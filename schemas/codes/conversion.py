@@ -3,6 +3,30 @@
 from eagle3_interop.schemas.codes.base import Code
 
 CODES: dict[str, Code] = {
+    # Releases of the engines.
+    "release-unknown": Code(
+        "warning",
+        "This version of the engine came out after the releases that this tool knows; the newest one's rules were used.",
+        "Measure what it does: eagle3-validate --engine.",
+    ),
+    "release-too-old": Code(
+        "error",
+        "This version of the engine is older than the releases that this tool knows.",
+        "Serve with a newer one.",
+    ),
+    "read-since": Code(
+        "note", "The first release of the engine since which this output is read right."
+    ),
+    "older-differs": Code(
+        "warning",
+        "A release of the last six months computes another network from this output, and does not say so.",
+        "Serve with a later release; --for ENGINE==VERSION looks for a form that the older one reads right.",
+    ),
+    "not-for-release": Code(
+        "error",
+        "A release that was named with --for does not read the output as the network that is meant.",
+        "Serve with a release that does, or leave --for out.",
+    ),
     "set-by-user": Code("note", "The user's word counts."),
     "cast": Code("note", "The weights were cast."),
     "position-raised": Code("note", "max_position_embeddings was raised to the target's."),

@@ -18,7 +18,10 @@ CODES: dict[str, Code] = {
         "--set layers.windows=N if they were trained with one; no framework's config holds more.",
     ),
     "activation": Code(
-        "error", "The MLP's activation is not silu.", "Only speculators computes it."
+        "error",
+        "The MLP's activation is not silu.",
+        "Only speculators computes it.",
+        effect="does-not-load",
     ),
     "other-width": Code("error", "Draft and target are not equally wide.", ELSEWHERE),
     "no-fc": Code(

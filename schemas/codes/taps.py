@@ -14,13 +14,15 @@ CODES: dict[str, Code] = {
         "error",
         "The number of layer ids is not the number of hidden states that fc takes.",
         "--taps LIST, in fc's own order.",
+        effect="does-not-load",
         answered_by_search=True,
         leaves_unwired=True,
     ),
     "taps-out-of-range": Code(
         "error",
-        "A tap lies outside the target.",
+        "A tap lies outside the target: it is never captured, and engines fail on the missing hidden state.",
         "--taps LIST, or another --target.",
+        effect="does-not-load",
         answered_by_search=True,
         leaves_unwired=True,
     ),
@@ -76,8 +78,10 @@ CODES: dict[str, Code] = {
     ),
     "end-tap": Code(
         "error",
-        "A tap after the last layer is one that this target never captures.",
+        "A tap after the last layer is one that this target never captures: the engine fails on the missing hidden "
+        "state.",
         "Train without that tap.",
+        effect="does-not-load",
     ),
     "embedding-tap": Code(
         "error",

@@ -88,6 +88,19 @@ class Reading:
 
 
 @dataclass(frozen=True)
+class Forms:
+    """A form of folder that some releases need, where a destination has a choice.
+
+    Attributes:
+        layer0: prefixes of layer 0 that all of them know; empty, where nobody asked.
+        bare: flags that stand among the layers' own keys too, because a reader loses those at the top.
+    """
+
+    layer0: tuple[str, ...] = ()
+    bare: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Wishes:
     """What a writer is told beside the network itself.
 
@@ -96,12 +109,14 @@ class Wishes:
         target: the target's facts, where it was given.
         own_embeddings: the draft's table differs from the target's, or was trained.
         extras: keys of the source that are carried over.
+        forms: what the releases need that the user named.
     """
 
     options: Options = field(default_factory=Options)
     target: TargetFacts | None = None
     own_embeddings: bool = False
     extras: Mapping[str, Any] = field(default_factory=dict)
+    forms: Forms = Forms()
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def read_flat(source: Source, target: TargetFacts | None, rules: FlatRules) -> R
             if ids is None or rules.empty_ids_are_none:
                 reader.say("default-taps", where, message)
     count = reader.layers(parsed.num_hidden_layers, several=powers.later_layers)
-    windows = _windows(reader, parsed, count, keys, powers)
+    windows = reader.windows(read_windows(parsed, count, keys.model_type or ""), CONFIG, powers)
     vocabulary, maps = _vocabulary(
         reader, source.config, parsed, keys, powers, rules, width == target_width
     )
@@ -189,22 +189,6 @@ def _fc(
         input_norm=reader.flag("norm_before_fc", input_norm, able=powers.input_norm),
         block_norms=reader.flag("fc_norm", block_norms, able=powers.block_norms),
     )
-
-
-def _windows(
-    reader: Reader, parsed: DecoderConfig, count: int, keys: FlatKeys, powers: Powers
-) -> tuple[int | None, ...]:
-    windows = read_windows(parsed, count, keys.model_type or "")
-    if any(windows) and not powers.windows:
-        message = (
-            f"{reader.engine} does not read it: this draft attends to everything there. If it was trained with "
-            "the window, say so."
-        )
-        reader.say(
-            "window-unread", f"{CONFIG}: sliding_window", message, settled_by="layers.windows"
-        )
-        return (None,) * count
-    return windows
 
 
 def _latent(

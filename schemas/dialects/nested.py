@@ -187,10 +187,8 @@ def _layers(
     count = reader.layers(parsed.num_hidden_layers, several=powers.later_layers)
     qk_norm = powers.qk_norm
     # Where the keys are taken bare, no config class clears an unused sliding_window.
-    windows = read_windows(
-        parsed,
-        count,
-        model_type if rules.config_classes else "",
+    windows = reader.windows(
+        read_windows(parsed, count, model_type if rules.config_classes else ""), LAYER, powers
     )
     attends = parsed.attention_bias
     output = attends and (rules.qwen3_output_bias or not qk_norm)

@@ -316,6 +316,20 @@ class Reader:
             self.say("fails-to-load", f"{where}: hidden_act", message)
         return "silu"
 
+    def windows(
+        self, windows: tuple[int | None, ...], where: str, powers: Powers
+    ) -> tuple[int | None, ...]:
+        """Each layer's window as the class slides; none, where it does not read the key."""
+        if any(windows) and not powers.windows:
+            message = (
+                f"{self.engine} does not read it: this draft attends to everything there. If it was trained with "
+                "the window, say so."
+            )
+            where = f"{where}: sliding_window"
+            self.say("window-unread", where, message, settled_by="layers.windows")
+            return (None,) * len(windows)
+        return windows
+
     def positions(self, declared: int | None, where: str) -> int:
         """Positions that the draft is made for; what engines take where the config declares none."""
         if declared is not None:

@@ -159,6 +159,12 @@ def own_keys(draft: Draft, wishes: Wishes) -> tuple[dict[str, Any], list[Finding
         # vLLM's llama class sizes fc from this key alone when it reads a speculators folder.
         layer["num_aux_hidden_states"] = draft.fc.blocks
     kind = "eagle3" if draft.parallel is None else "peagle"
+    flags = {
+        "norm_before_fc": draft.fc is not None and draft.fc.input_norm,
+        "fc_norm": draft.fc is not None and draft.fc.block_norms,
+        "norm_output": draft.feedback == "post-norm",
+    }
+    layer |= {key: on for key, on in flags.items() if on and key in wishes.forms.bare}
     written: dict[str, Any] = {
         "speculators_model_type": kind,
         "speculators_version": CONFIG_VERSION,
@@ -174,9 +180,7 @@ def own_keys(draft: Draft, wishes: Wishes) -> tuple[dict[str, Any], list[Finding
         "transformer_layer_config": layer,
         "draft_vocab_size": draft.vocabulary.draft_size,
         "norm_before_residual": draft.residual == "normed",
-        "norm_before_fc": draft.fc is not None and draft.fc.input_norm,
-        "fc_norm": draft.fc is not None and draft.fc.block_norms,
-        "norm_output": draft.feedback == "post-norm",
+        **flags,
         "embed_requires_grad": draft.trains_embeddings,
         "target_hidden_size": draft.target.hidden_size,
         IDS: None if draft.taps is None else list(draft.taps),

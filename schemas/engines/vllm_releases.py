@@ -98,13 +98,20 @@ def _nothing(_name: str) -> bool:
 
 # Until 0.29: a map even for a full vocabulary.
 _FULL_MAPS = {name: replace(powers, full_map=True) for name, powers in POWERS.items()}
-_0_25 = (
+_0_26 = (
     _Readers()
     .both(full_map=True)
-    .of_flat(powers=lambda keys: replace(RULES.powers(keys), full_map=True))
+    .of_flat(powers=lambda keys: _FULL_MAPS[RULES.powers(keys).qk_norm])
     .of_nested(powers=_FULL_MAPS)
 )
-VLLM_0_25 = _0_25.release("0.25", "0.29", VLLM_0_30)
+VLLM_0_26 = _0_26.release("0.26", "0.29", VLLM_0_30)
+
+# Until 0.25: a qwen3 class without windows.
+_NO_WINDOWS = {False: _FULL_MAPS[False], True: replace(_FULL_MAPS[True], windows=False)}
+_0_25 = _0_26.of_flat(powers=lambda keys: _NO_WINDOWS[RULES.powers(keys).qk_norm]).of_nested(
+    powers=_NO_WINDOWS
+)
+VLLM_0_25 = _0_25.release("0.25", "0.25", VLLM_0_26)
 
 # Until 0.24: a loader that fails on a bias that the class does not have, and a reader of speculators' folders
 # that hands neither fc_norm nor norm_output on.
@@ -176,6 +183,7 @@ VLLM = (
     VLLM_0_22,
     VLLM_0_24,
     VLLM_0_25,
+    VLLM_0_26,
     VLLM_0_30,
 )
 """Every release, oldest first."""

@@ -68,7 +68,8 @@ def test_every_verdict_but_a_good_one_has_its_reason(name, tmp_path, monkeypatch
     monkeypatch.setenv("COLUMNS", "400")
     made = inspected.TROUBLED[name](tmp_path / "draft")
     ran = inspect(tmp_path / "draft", *(made if isinstance(made, list) else []))
-    rows = [line for line in ran.stdout.splitlines() if line.startswith(("spec", "sglang", "vllm"))]
+    first = ran.stdout.partition("engine      release")[0]
+    rows = [line for line in first.splitlines() if line.startswith(("spec", "sglang", "vllm"))]
     assert len(rows) == 3
     for row in rows:
         good = row.split()[1:] == ["runs", "it", "runs"]

@@ -7,9 +7,10 @@ from functools import cached_property
 from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.read.stored import Stored
 from eagle3_interop.convert.write.plan import Copy, Make, Op
-from eagle3_interop.schemas.dialects.base import Wishes, Writing
+from eagle3_interop.schemas.dialects.base import Forms, Wishes, Writing
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.engines.loaders import Loader
+from eagle3_interop.schemas.engines.releases import forms_for, parse_named
 from eagle3_interop.schemas.findings import Finding, Refused, finding
 from eagle3_interop.schemas.options import Options
 from eagle3_interop.schemas.powers import Powers
@@ -101,7 +102,12 @@ class Work:
         known = self.loaded.own_embeddings
         own = self.draft.trains_embeddings if known is None else known
         own = own and self.draft.vocabulary.embeddings == "own"
-        return Wishes(self.options, self.loaded.facts, own, self.loaded.reading.extras)
+        return Wishes(self.options, self.loaded.facts, own, self.loaded.reading.extras, self.forms)
+
+    @cached_property
+    def forms(self) -> Forms:
+        """What the releases need that the user named."""
+        return forms_for(one.release for one in parse_named(self.options.releases))
 
     @cached_property
     def draft_class(self) -> Powers:
@@ -134,7 +140,11 @@ def begin(loaded: Loaded, destination: str, options: Options) -> Work:
 
 def write(work: Work) -> Work:
     """Have the destination write the network down: its config, its names, and what it refuses."""
-    return replace(work, written=work.place.write(work.draft, work.wishes))
+    written = work.place.write(work.draft, work.wishes)
+    layer0 = [one for one in written.spelling.layer0 if one in work.forms.layer0]
+    if layer0:
+        written = replace(written, spelling=replace(written.spelling, layer0=tuple(layer0)))
+    return replace(work, written=written)
 
 
 def _place(stored: Stored) -> tuple[str, int]:

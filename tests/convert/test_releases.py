@@ -1,0 +1,340 @@
+"""Releases: which of them runs a folder right, and what is chosen or refused for those that a user names."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import drafts
+import pytest
+from conversions import convert, loaded
+from typer.testing import CliRunner
+
+from eagle3_interop.convert import api
+from eagle3_interop.convert.cli import app
+from eagle3_interop.convert.decide import inspection
+from eagle3_interop.convert.decide.releases import right_since, rows
+from eagle3_interop.schemas.engines import releases
+from eagle3_interop.schemas.engines.releases import RELEASES, named, newest, parse_named
+from eagle3_interop.schemas.engines.versions import begins, covers, numbers
+from eagle3_interop.schemas.findings import Refused, Usage, errors
+
+TRAINED = Path(__file__).parents[1] / "data" / "drafts"
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def states(source, engine):
+    return {row.since: row.verdict.as_is for row in rows(loaded(source), engine)}
+
+
+def of(source, engine, version):
+    return inspection.verdict(loaded(source, trainer="none"), named(engine, version).release)
+
+
+def since(source, engine):
+    """Since which release a conversion's output is run right."""
+    found = rows(loaded(source), engine)
+    good = [(row.since, "yes" if row.convertible in ("stock", "plugin") else "no") for row in found]
+    return right_since(good, "yes")
+
+
+# The table itself.
+
+
+@pytest.mark.parametrize("engine", RELEASES)
+def test_releases_are_contiguous_and_oldest_first(engine):
+    known = RELEASES[engine]
+    assert list(known) == sorted(known, key=lambda one: numbers(one.since))
+    for one, following in pairwise(known):
+        assert numbers(one.until)[:2] <= numbers(following.since)[:2]
+        assert not following.covers(one.until)
+
+
+@pytest.mark.parametrize(
+    ("engine", "first", "last"), [("vllm", 11, 33), ("sglang", 3, 23)], ids=["vllm", "sglang"]
+)
+def test_every_minor_release_has_one_value(engine, first, last):
+    stem = "0." if engine == "vllm" else "0.5."
+    for number in range(first, last + 1):
+        assert len([one for one in RELEASES[engine] if one.covers(f"{stem}{number}")]) >= 1
+
+
+@pytest.mark.parametrize(
+    ("version", "found"),
+    [
+        ("0.19", "0.19.1"),  # the newest patch of it
+        ("0.19.0", "0.19.0"),
+        ("0.19.1", "0.19.1"),
+        ("0.21.0+cu129", "0.20"),
+        ("0.11", "0.11.1"),
+        ("0.33.0", "0.30"),
+    ],
+)
+def test_a_version_stands_for_its_release_and_a_prefix_for_its_newest_patch(version, found):
+    assert named("vllm", version).release.since == found
+
+
+def test_versions_are_compared_by_their_numbers():
+    assert covers("0.5.3", "0.5.7", "0.5.6.post2")
+    assert not covers("0.5.3", "0.5.7", "0.5.10")
+    assert begins("0.5.10.post1", "0.5.10")
+    assert not begins("0.5.10", "0.5.1")
+
+
+def test_a_newer_version_is_judged_by_the_newest_release_and_said():
+    found = named("vllm", "0.99.0")
+    assert found.release is newest("vllm")
+    assert [item.code for item in found.remarks] == ["release-unknown"]
+
+
+def test_an_older_version_than_all_is_refused():
+    with pytest.raises(Refused, match="older"):
+        named("sglang", "0.4.9")
+
+
+@pytest.mark.parametrize("word", ["vllm", "vllm=0.21", "trt==1.0", "vllm==new", "vllm=="])
+def test_anything_else_than_an_engine_and_a_version_is_wrong_usage(word):
+    with pytest.raises(Usage):
+        parse_named([word])
+
+
+# What older releases make of a folder.
+
+
+@pytest.mark.parametrize("version", ["0.5.11", "0.5.3", "0.5.9"])
+@pytest.mark.parametrize("key", ["fc_norm", "norm_output"])
+def test_sglang_before_0_5_12_knows_neither_fc_norm_nor_norm_output(key, version, tmp_path):
+    tensors = drafts.flat_tensors() | (
+        {f"fc_norm.{n}.weight": drafts.random((drafts.H,), n) for n in range(3)}
+        if key == "fc_norm"
+        else {}
+    )
+    source = drafts.sglang(tmp_path / "draft", tensors, **{key: True})
+    found = of(source, "sglang", version)
+    assert found.as_is == "different"
+    assert list(found.differences) == [
+        {"fc_norm": "fc.block_norms", "norm_output": "feedback"}[key]
+    ]
+    assert of(source, "sglang", "0.5.12").as_is == "same"
+
+
+def test_sglang_before_0_5_17_knows_no_norm_before_fc(tmp_path):
+    tensors = drafts.flat_tensors() | {"input_norm.weight": drafts.random((3 * drafts.H,), 3)}
+    source = drafts.sglang(tmp_path / "draft", tensors, norm_before_fc=True)
+    assert of(source, "sglang", "0.5.16").as_is == "different"
+    assert of(source, "sglang", "0.5.17").as_is == "same"
+
+
+def test_vllm_before_0_22_feeds_the_state_before_the_norm_whatever_norm_output_says(tmp_path):
+    source = drafts.vllm(tmp_path / "draft", norm_output=True)
+    found = of(source, "vllm", "0.21")
+    assert (found.as_is, dict(found.differences)) == (
+        "different",
+        {"feedback": ("post-norm", "pre-norm")},
+    )
+    assert of(source, "vllm", "0.22").as_is == "same"
+
+
+def test_vllm_before_0_22_fails_on_the_tensors_of_fc_norm(tmp_path):
+    tensors = drafts.flat_tensors() | {
+        f"fc_norm.{n}.weight": drafts.random((drafts.H,), n) for n in range(3)
+    }
+    source = drafts.vllm(tmp_path / "draft", tensors, fc_norm=True)
+    assert of(source, "vllm", "0.21").as_is == "does-not-load"
+    assert of(source, "vllm", "0.22").as_is == "same"
+
+
+@pytest.mark.parametrize(
+    ("version", "found"),
+    [("0.17", "does-not-load"), ("0.18", "different"), ("0.19.0", "same"), ("0.33", "same")],
+)
+def test_what_vllm_makes_of_norm_before_fc_in_a_speculators_folder(version, found, tmp_path):
+    tensors = drafts.speculators_tensors() | {
+        "input_norm.weight": drafts.random((3 * drafts.H,), 3)
+    }
+    source = drafts.speculators(tmp_path / "draft", tensors, norm_before_fc=True)
+    assert of(source, "vllm", version).as_is == found
+
+
+@pytest.mark.parametrize(
+    ("version", "found"), [("0.24", "does-not-load"), ("0.25", "different"), ("0.33", "different")]
+)
+def test_a_bias_of_fc_fails_in_older_vllm_and_is_dropped_without_a_word_in_newer(
+    version, found, tmp_path
+):
+    tensors = drafts.flat_tensors() | {"fc.bias": drafts.random((drafts.H,), 7)}
+    source = drafts.sglang(tmp_path / "draft", tensors, bias=True)
+    assert of(source, "vllm", version).as_is == found
+
+
+def test_layers_under_a_number_are_passed_over_by_older_sglang(tmp_path):
+    tensors = {
+        name.replace("midlayer.", "layers.0."): value
+        for name, value in drafts.flat_tensors().items()
+    }
+    source = drafts.sglang(tmp_path / "draft", tensors)
+    assert of(source, "sglang", "0.5.11").as_is == "different"
+    assert of(source, "sglang", "0.5.12").as_is == "same"
+
+
+@pytest.mark.parametrize(("engine", "older"), [("sglang", "0.5.9"), ("vllm", "0.11")])
+def test_a_rope_base_in_transformers_5s_dict_alone_is_not_read_by_older_ones(
+    engine, older, tmp_path
+):
+    rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}
+    source = getattr(drafts, engine)(
+        tmp_path / "draft", rope_theta=drafts.ABSENT, rope_scaling=drafts.ABSENT, **rope
+    )
+    assert dict(of(source, engine, older).differences)["rope.theta"] == (5e5, 10000.0)
+    assert of(source, engine, newest(engine).until).as_is == "same"
+
+
+def test_the_first_vllm_takes_the_default_triple_whatever_the_ids_say(tmp_path):
+    source = drafts.vllm(tmp_path / "draft")
+    assert "taps" in of(source, "vllm", "0.11.0").differences
+    assert of(source, "vllm", "0.11.1").as_is == "same"
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in TRAINED.iterdir()))
+def test_the_trained_drafts_name_their_first_right_release(name):
+    first = {
+        "embed_tap": ("0.11.1", "0.5.3"),
+        "fc_norm": ("0.22", "0.5.12"),
+        "four_taps": ("0.22", "0.5.12"),
+        "library_defaults": ("0.22", "0.5.21"),
+        "norm_before_residual": ("0.11.1", "0.5.21"),
+        "plain": ("0.11.1", "0.5.3"),
+        "qwen3": ("0.24", "0.5.21"),
+        "sliding": ("0.11.1", "0.5.21"),
+        "two_layers": ("0.11.1", "0.5.12"),
+    }
+    source = TRAINED / name
+    assert (since(source, "vllm"), since(source, "sglang")) == first[name]
+
+
+# The rows of inspect.
+
+
+def test_equal_neighbours_are_one_row_and_the_last_is_open(tmp_path):
+    found = rows(loaded(drafts.vllm(tmp_path / "draft")), "vllm")
+    assert [(row.since, row.until) for row in found] == [("0.11.0", "0.11.0"), ("0.11.1", None)]
+
+
+def test_inspect_gives_contiguous_rows_in_its_json(tmp_path):
+    ran = run("inspect", drafts.vllm(tmp_path / "draft", norm_output=True), "--json")
+    found = json.loads(ran.stdout)["engines"]["vllm"]["releases"]
+    assert [(row["since"], row["until"], row["as_is"]) for row in found] == [
+        ("0.11.0", "0.11.0", "different"),
+        ("0.11.1", "0.21", "different"),
+        ("0.22", None, "same"),
+    ]
+    assert found[1]["differences"] == {"feedback": ["post-norm", "pre-norm"]}
+    assert found[1]["convertible"] == "refused"
+
+
+def test_inspect_shows_a_named_release_alone(tmp_path):
+    source = drafts.vllm(tmp_path / "draft", norm_output=True)
+    ran = run("inspect", source, "--json", "--for", "vllm==0.21")
+    found = json.loads(ran.stdout)["engines"]
+    assert [(row["since"], row["as_is"]) for row in found["vllm"]["releases"]] == [
+        ("0.21", "different")
+    ]
+    assert len(found["sglang"]["releases"]) > 1
+
+
+def test_a_release_that_a_newcomer_adds_is_a_row_of_its_own(tmp_path, monkeypatch):
+    old = newest("vllm")
+    new = replace(old, since="99.0", until="99.0", refuses=lambda _config: "it loads nothing.")
+    monkeypatch.setitem(releases.RELEASES, "vllm", (*RELEASES["vllm"], new))
+    assert states(drafts.vllm(tmp_path / "draft"), "vllm")["99.0"] == "does-not-load"
+
+
+# Conversions for a named release.
+
+
+def test_a_conversion_says_since_which_release_its_output_is_read_right(tmp_path):
+    result = convert(drafts.vllm(tmp_path / "draft", norm_output=True), "vllm")
+    assert result.said("read-since").message == "vLLM reads this output right since 0.22."
+
+
+def test_and_warns_of_releases_of_the_last_six_months_that_differ_silently(tmp_path):
+    result = convert(drafts.vllm(tmp_path / "draft", norm_output=True), "vllm")
+    assert "vLLM 0.20 to 0.21 computes another network" in result.said("older-differs").message
+
+
+def test_a_named_release_that_reads_another_network_is_refused_with_the_first_right_one(tmp_path):
+    source = drafts.vllm(tmp_path / "draft", norm_output=True)
+    with pytest.raises(Refused) as caught:
+        convert(source, "vllm", releases=("vllm==0.21",))
+    (item,) = errors(caught.value.findings)
+    assert item.code == "not-for-release"
+    assert "0.22 or later" in item.fix
+
+
+def test_layer_0_is_named_as_all_named_releases_know_it(tmp_path):
+    source = drafts.speculators(tmp_path / "draft")
+    new = convert(source, "sglang").tensors
+    old = convert(source, "sglang", releases=("sglang==0.5.11", "sglang==0.5.23")).tensors
+    assert any(name.startswith("layers.0.") for name in new)
+    assert not any(name.startswith("layers.0.") for name in old)
+
+
+@pytest.mark.parametrize(
+    ("key", "version"), [("norm_output", "0.22"), ("norm_output", "0.24"), ("fc_norm", "0.24")]
+)
+def test_flags_that_older_vllm_loses_stand_among_the_layers_keys_too(key, version, tmp_path):
+    tensors = drafts.speculators_tensors() | (
+        {f"fc_norm.{n}.weight": drafts.random((drafts.H,), n) for n in range(3)}
+        if key == "fc_norm"
+        else {}
+    )
+    source = drafts.speculators(tmp_path / "draft", tensors, **{key: True})
+    assert key not in convert(source, "speculators").config["transformer_layer_config"]
+    result = convert(source, "speculators", releases=(f"vllm=={version}",))
+    assert result.config["transformer_layer_config"][key] is True
+    assert of(result.folder, "vllm", version).as_is == "same"
+
+
+def test_a_release_of_an_engine_that_never_reads_the_output_is_wrong_usage(tmp_path):
+    with pytest.raises(Usage, match="is read by vLLM"):
+        convert(drafts.vllm(tmp_path / "draft"), "vllm", releases=("sglang==0.5.23",))
+
+
+def test_the_provenance_says_which_releases_an_output_was_proved_with(tmp_path):
+    source = drafts.sglang(tmp_path / "draft")
+    result = convert(source, "sglang", releases=("sglang==0.5.12",))
+    told = json.loads((result.folder / "eagle3_interop.json").read_text())
+    assert told["rules"] == {"sglang": ["SGLang 0.5.12", newest("sglang").name]}
+    assert told["options"]["for"] == ["sglang==0.5.12"]
+
+
+@pytest.mark.parametrize(
+    ("word", "code"), [("vllm==0.21", 3), ("vllm==0.9", 3), ("vllm=0.21", 2), ("vllm==0.33", 0)]
+)
+def test_exit_codes_of_a_named_release(word, code, tmp_path):
+    source = drafts.vllm(tmp_path / "draft", norm_output=True)
+    ran = run("vllm-to-vllm", source, tmp_path / "out", "--dry-run", "--for", word)
+    assert ran.exit_code == code
+
+
+def test_a_folder_is_asked_for_its_maps_once_however_many_releases_there_are(tmp_path):
+    source = api.load(str(drafts.sglang(tmp_path / "draft")))
+    asked = []
+    checkpoint = source.checkpoint
+
+    class Counted:
+        path, config, tensors = checkpoint.path, checkpoint.config, checkpoint.tensors
+
+        def values(self, name):
+            asked.append(name)
+            return checkpoint.values(name)
+
+    from eagle3_interop.convert.decide.releases import ReadOnce
+
+    once = ReadOnce(Counted())
+    for release in RELEASES["sglang"]:
+        inspection.verdict(source, release, once)
+    assert len(asked) == len(set(asked))
