@@ -13,6 +13,7 @@ from eagle3_interop.schemas.dialects.rules import FlatRules
 from eagle3_interop.schemas.dialects.spelling import Spelling
 from eagle3_interop.schemas.engines.release import Form, Release
 from eagle3_interop.schemas.engines.sglang import (
+    LATENT_POWERS,
     POWERS,
     RULES,
     SGLANG_0_5_22,
@@ -22,12 +23,12 @@ from eagle3_interop.schemas.engines.sglang import (
 from eagle3_interop.schemas.powers import Powers
 
 
-def _stock(powers: Powers, **changes: Any) -> tuple[Form, ...]:  # noqa: ANN401 - of rules
+def _stock(powers: Powers, latent: Powers = LATENT_POWERS, **changes: Any) -> tuple[Form, ...]:  # noqa: ANN401 - of rules
     """The stock classes alone, with what the llama one computes, and other rules."""
 
     def by_class(keys: FlatKeys) -> Powers:
         read = RULES.powers(keys)
-        return read if "mla" in read.attentions else powers
+        return latent if "mla" in read.attentions else powers
 
     rules: FlatRules = replace(RULES, powers=by_class, strict=lambda _config: False, **changes)
     return (Form(lambda _config: True, rules),)
@@ -45,8 +46,15 @@ SGLANG_0_5_17 = _older(
 
 _BEFORE_0_5_17 = replace(POWERS, input_norm=False)
 
-SGLANG_0_5_12 = _older(SGLANG_0_5_17, "0.5.12", "0.5.16", forms=_stock(_BEFORE_0_5_17))
+SGLANG_0_5_13 = _older(SGLANG_0_5_17, "0.5.13", "0.5.16", forms=_stock(_BEFORE_0_5_17))
 """No ``norm_before_fc``."""
+
+_FIRST_LATENT = replace(LATENT_POWERS, block_norms=False, post_norm=False)
+
+SGLANG_0_5_12 = _older(
+    SGLANG_0_5_13, "0.5.12", "0.5.12", forms=_stock(_BEFORE_0_5_17, _FIRST_LATENT)
+)
+"""The class with latent attention has neither ``fc_norm`` nor ``norm_output``."""
 
 _BEFORE_0_5_12 = replace(
     _BEFORE_0_5_17, block_norms=False, post_norm=False, later_layers=False, other_blocks=False
@@ -90,6 +98,7 @@ SGLANG = (
     SGLANG_0_5_8,
     SGLANG_0_5_10,
     SGLANG_0_5_12,
+    SGLANG_0_5_13,
     SGLANG_0_5_17,
     SGLANG_0_5_21,
     SGLANG_0_5_22,
