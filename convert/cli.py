@@ -101,7 +101,7 @@ ForOpt = Annotated[
     typer.Option(
         "--for",
         metavar="ENGINE==VERSION",
-        help="A release that shall run it, such as vllm==0.21; may be given several times.",
+        help="A release of an engine that shall run it; may be given several times.",
     ),
 ]
 
