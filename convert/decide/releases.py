@@ -12,7 +12,14 @@ from eagle3_interop.convert.read.checkpoint import by_transformers
 from eagle3_interop.schemas.dialects.base import Forms, Source
 from eagle3_interop.schemas.dialects.hf import CONFIG
 from eagle3_interop.schemas.engines.release import Release
-from eagle3_interop.schemas.engines.releases import RELEASES, Named, forms_for, is_recent, newest
+from eagle3_interop.schemas.engines.releases import (
+    RELEASES,
+    Named,
+    forms_for,
+    is_recent,
+    newest,
+    releases_for,
+)
 from eagle3_interop.schemas.engines.verdicts import AsIs, Verdict, predict
 from eagle3_interop.schemas.engines.versions import numbers
 from eagle3_interop.schemas.findings import (
@@ -151,7 +158,7 @@ def rows(loaded: Loaded, engine: str, wanted: Sequence[Named] = ()) -> list[Row]
         asked.sort(key=lambda one: numbers(one.version))
         return [row_of(one.release, one.version, one.version) for one in asked]
     found: list[Row] = []
-    for release in RELEASES[engine]:
+    for release in releases_for(engine, loaded.facts):
         row = row_of(release, release.since, release.until)
         if found and found[-1].same_as(row):
             row = replace(row, since=found.pop().since)
@@ -235,26 +242,24 @@ class Reach:
     Attributes:
         engine: its name.
         states: of every known release, oldest first, what it makes of the output.
+        of: what any other does.
     """
 
     engine: str
     states: tuple[tuple[Release, Verdict], ...]
+    of: Callable[[Release], Verdict]
 
     @property
     def since(self) -> str | None:
         """The first release since which every one reads it right."""
         return right_since([(r.since, found.as_is) for r, found in self.states], "same")
 
-    def of(self, release: Release) -> Verdict:
-        """What one of them makes of it."""
-        return next(found for one, found in self.states if one is release)
-
 
 def reaches(fitted: Fitted, loaded: Loaded, destination: str) -> list[Reach]:
     """Of every engine that loads a planned output, what each release makes of it."""
     of = planned(fitted, loaded)
     return [
-        Reach(engine, tuple((release, of(release)) for release in RELEASES[engine]))
+        Reach(engine, tuple((r, of(r)) for r in releases_for(engine, loaded.facts)), of)
         for engine in readers(destination)
     ]
 
@@ -270,9 +275,10 @@ def said_of_releases(found: Sequence[Reach], wanted: Sequence[Named]) -> list[Fi
     said: list[Finding] = [item for one in wanted for item in one.remarks]
     for reach in found:
         said += _wrong_for(reach, [one for one in wanted if one.release.engine == reach.engine])
-        if reach.since is None:
-            continue
         title = RELEASES[reach.engine][-1].title
+        if reach.since is None:
+            said += _silently_other(replace(reach, states=reach.states[-1:]))
+            continue
         message = f"{title} reads this output right since {reach.since}."
         said.append(finding("read-since", CONFIG, message))
         if reach.engine not in asked:

@@ -94,10 +94,12 @@ class Forms:
     Attributes:
         layer0: prefixes of layer 0 that all of them know; empty, where nobody asked.
         bare: flags that stand among the layers' own keys too, because a reader loses those at the top.
+        plain_targets: target classes of which one of them reads ids by the plain rule.
     """
 
     layer0: tuple[str, ...] = ()
     bare: tuple[str, ...] = ()
+    plain_targets: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,20 @@
 """A release: what an engine of one version makes of a folder and of a target, as data."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from eagle3_interop.schemas.dialects.base import Reading, Source, TargetFacts
 from eagle3_interop.schemas.dialects.flat import read_flat
+from eagle3_interop.schemas.dialects.hf import CONFIG
 from eagle3_interop.schemas.dialects.nested import read_nested
 from eagle3_interop.schemas.dialects.rules import FlatRules, NestedRules
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.engines.loaders import Loader
 from eagle3_interop.schemas.engines.naming import Naming
-from eagle3_interop.schemas.engines.versions import covers
-from eagle3_interop.schemas.findings import Finding
+from eagle3_interop.schemas.engines.targets import taps_of
+from eagle3_interop.schemas.engines.versions import at_least, before, begins, covers, numbers
+from eagle3_interop.schemas.findings import Finding, finding
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,10 @@ class Release:
         serves: it serves drafts; a library that only trains and loads them does not.
         trees: it drafts trees as well as chains.
         files_of_transformers: it looks for weight files by transformers' own names alone.
+        hands_out: of a target, the first version that takes hidden states from it; None, where nothing is said.
+        plain_targets: target classes whose ids it takes by the plain rule, although the newest has another.
+        no_embedding: target classes that fail on a tap before their first layer, as others do today.
+        no_end: no target captures the stream after its last layer.
         consolidated_first: of safetensors files it takes Mistral's ``consolidated*`` before all others.
         joined_flags: short flags that take their value without a space and are in no list of its parser.
     """
@@ -61,6 +67,10 @@ class Release:
     serves: bool = True
     trees: bool = False
     files_of_transformers: bool = False
+    hands_out: Callable[[TargetFacts], str | None] = lambda _target: None
+    plain_targets: frozenset[str] = frozenset()
+    no_embedding: frozenset[str] = frozenset()
+    no_end: bool = False
     consolidated_first: bool = False
     joined_flags: tuple[str, ...] = ()
 
@@ -100,4 +110,28 @@ class Release:
 
     def uncaptured(self, draft: Draft, target: TargetFacts) -> Iterator[Finding]:
         """What this target's class in the engine cannot hand over of what the draft taps."""
-        return self.captures(self.name, draft, target)
+        yield from self.captures(self.name, draft, target)
+        if draft.fc is None:
+            return
+        named, where = next(iter(target.architectures), ""), f"{CONFIG}: architectures"
+        first = self.hands_out(target)
+        if first is not None and not (at_least(self.until, first) or begins(first, self.until)):
+            message = f"{self.title} takes no hidden states from {named} before {first}."
+            yield finding("target-captures-nothing", where, message)
+        taps = taps_of(draft, target)
+        if 0 in taps and named in self.no_embedding:
+            message = f"this {self.title}'s {named} fails on a tap before its first layer."
+            yield finding("embedding-tap", where, message)
+        if target.layers in taps and self.no_end:
+            message = f"tap {target.layers} lies after the last layer, which no target of this {self.title} captures."
+            yield finding("end-tap", where, message)
+
+    def split(self, target: TargetFacts | None) -> Iterator["Release"]:
+        """Itself; in two, where a target hands hidden states out since a version inside its range."""
+        first = self.hands_out(target) if target is not None else None
+        inside = first is not None and at_least(first, self.since) and self.covers(first)
+        if first is None or not inside or numbers(first) == numbers(self.since):
+            yield self
+            return
+        yield replace(self, until=before(first))
+        yield replace(self, since=first)

@@ -1,9 +1,9 @@
 """Every release that is known, by engine, oldest first. A new one is one value and its place in its engine's tuple."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from eagle3_interop.schemas.dialects.base import Forms
+from eagle3_interop.schemas.dialects.base import Forms, TargetFacts
 from eagle3_interop.schemas.dialects.rules import NestedRules
 from eagle3_interop.schemas.engines.release import Release
 from eagle3_interop.schemas.engines.sglang_releases import SGLANG
@@ -66,6 +66,11 @@ class Named:
         return (finding("release-unknown", self.word, message),)
 
 
+def releases_for(engine: str, target: TargetFacts | None) -> list[Release]:
+    """Every known release of an engine, oldest first, told apart where this target's class is another there."""
+    return [part for release in RELEASES[engine] for part in release.split(target)]
+
+
 def named(engine: str, version: str) -> Named:
     """The release of an engine that a version stands for; a prefix stands for its newest patch.
 
@@ -78,7 +83,7 @@ def named(engine: str, version: str) -> Named:
         raise Usage(f"{version[:40]!r} is no version of {newest(engine).title}, such as 0.5.")
     fitting = [release for release in releases if release.covers(version)]
     if fitting:
-        return Named(version, fitting[-1])
+        return Named(version, replace(fitting[-1], since=version, until=version))
     earlier = [release for release in releases if at_least(version, release.since)]
     if not earlier:
         oldest = releases[0]
@@ -111,9 +116,10 @@ def forms_for(releases: Iterable[Release]) -> Forms:
         for form in release.forms:
             if isinstance(form.rules, NestedRules):
                 lost = (*found.bare, *form.rules.loses)
-                found = Forms(found.layer0, tuple(dict.fromkeys(lost)))
+                found = replace(found, bare=tuple(dict.fromkeys(lost)))
             else:
                 layer0 = form.rules.spelling.layer0
                 kept = [one for one in found.layer0 or layer0 if one in layer0]
-                found = Forms(tuple(kept), found.bare)
+                found = replace(found, layer0=tuple(kept))
+        found = replace(found, plain_targets=found.plain_targets | release.plain_targets)
     return found

@@ -41,6 +41,7 @@ from eagle3_interop.schemas.engines.naming import (
     wildcards_by_part,
 )
 from eagle3_interop.schemas.engines.release import Form, Release
+from eagle3_interop.schemas.engines.targets_since import sglang_first
 from eagle3_interop.schemas.findings import Finding, finding
 from eagle3_interop.schemas.powers import Powers, lacks
 
@@ -124,14 +125,20 @@ def ids_to_taps(ids: list[int], target: TargetFacts | None) -> list[int]:
     return [value + 1 for value in ids]
 
 
-def taps_to_ids(taps: Sequence[int], target: TargetFacts | None) -> list[int]:
+def taps_to_ids(
+    taps: Sequence[int],
+    target: TargetFacts | None,
+    plain_targets: frozenset[str] = frozenset(),
+) -> list[int]:
     """The list that makes a target capture these taps: the inverse of `ids_to_taps`.
 
     Args:
         taps: ascending, each once.
         target: whose class has the rule; None takes the plain one, tap - 1 (so -1 for the embedding).
+        plain_targets: classes that have the plain rule all the same.
     """
     name = targets.special_class(target)
+    name = "" if name in plain_targets else name
     plain = [tap - 1 for tap in taps]
     if name in targets.SGLANG_IDS_AS_TAPS:
         if taps[0] == 2:
@@ -143,14 +150,20 @@ def taps_to_ids(taps: Sequence[int], target: TargetFacts | None) -> list[int]:
     return plain
 
 
-def _ids(
-    keys: FlatKeys, target: TargetFacts | None
-) -> tuple[list[int] | None, str, Callable[[list[int]], list[int]]]:
-    return (
-        keys.nested.eagle_aux_hidden_state_layer_ids,
-        f"{CONFIG}: eagle_config.{IDS}",
-        lambda ids: ids_to_taps(ids, target),
-    )
+Ids = tuple[list[int] | None, str, Callable[[list[int]], list[int]]]
+
+
+def ids_of(
+    plain_targets: frozenset[str],
+) -> Callable[[FlatKeys, TargetFacts | None], Ids]:
+    """How ids are found and read where these target classes have the plain rule, whatever the newest have."""
+
+    def of(keys: FlatKeys, target: TargetFacts | None) -> Ids:
+        special = None if targets.special_class(target) in plain_targets else target
+        nested = keys.nested.eagle_aux_hidden_state_layer_ids
+        return nested, f"{CONFIG}: eagle_config.{IDS}", lambda ids: ids_to_taps(ids, special)
+
+    return of
 
 
 def _blocks(keys: FlatKeys, powers: Powers) -> int:
@@ -277,7 +290,7 @@ def write(draft: Draft, wishes: Wishes) -> Writing:
         findings += needs if wishes.options.stock else lacks(draft, PLUGIN_POWERS[qk_norm])
     architecture = PLUGIN[qk_norm] if plugin else STOCK
     config = flat_config(draft, architecture, wishes.extras)
-    nested, said = eagle_config(draft, wishes.target)
+    nested, said = eagle_config(draft, wishes.target, plain_targets=wishes.forms.plain_targets)
     config[NESTED] = {**config.get(NESTED, {}), **nested}
     return Writing(
         config=config,
@@ -291,7 +304,7 @@ def write(draft: Draft, wishes: Wishes) -> Writing:
 def _write_latent(draft: Draft, wishes: Wishes) -> Writing:
     """Write a draft with latent attention, with ids where vLLM looks for them too: it knows the class as well."""
     config = flat_config(draft, LATENT_STOCK, wishes.extras)
-    nested, said = eagle_config(draft, wishes.target)
+    nested, said = eagle_config(draft, wishes.target, plain_targets=wishes.forms.plain_targets)
     config[NESTED] = {**config.get(NESTED, {}), **nested}
     if draft.taps is not None:
         config[IDS] = list(draft.taps)
@@ -301,7 +314,11 @@ def _write_latent(draft: Draft, wishes: Wishes) -> Writing:
 
 
 def eagle_config(
-    draft: Draft, target: TargetFacts | None, *, captured: bool = True
+    draft: Draft,
+    target: TargetFacts | None,
+    *,
+    captured: bool = True,
+    plain_targets: frozenset[str] = frozenset(),
 ) -> tuple[dict[str, Any], list[Finding]]:
     """The nested keys, ids in SGLang's convention, and what had to be said about them.
 
@@ -309,6 +326,7 @@ def eagle_config(
         draft: the network, its taps ascending.
         target: the target's facts; without them the plain rule is used, and said.
         captured: say what SGLang cannot capture of it.
+        plain_targets: classes that have the plain rule in a release that the user named.
     """
     if draft.fc is None:
         return {"use_aux_hidden_state": False}, []
@@ -320,9 +338,15 @@ def eagle_config(
     taps = draft.taps
     if taps is None:
         return written, findings
-    ids = taps_to_ids(taps, target)
+    ids = taps_to_ids(taps, target, plain_targets)
     written[IDS] = ids
     kind = targets.special_class(target)
+    if kind in plain_targets:
+        message = (
+            f"ids {ids} by the plain rule (id = tap - 1), which the named release has for {kind}."
+        )
+        findings.append(finding("target-rule", where, message))
+        return written, findings
     if sorted(ids_to_taps(ids, target)) != list(taps):
         message = f"no list of ids makes {kind or 'a target'} capture taps {list(taps)} in {SGLANG_0_5_22.name}."
         findings.append(finding("no-such-ids", where, message))
@@ -392,7 +416,7 @@ RULES = FlatRules(
     # The stock class passes over what it does not know, the plugin's does not.
     strict=lambda config: architecture(config) in (*PLUGIN.values(), LATENT_PLUGIN),
     powers=_powers,
-    ids=_ids,
+    ids=ids_of(frozenset()),
     blocks=_blocks,
     default_taps=_default_taps,
     empty_ids_are_none=False,
@@ -427,5 +451,6 @@ SGLANG_0_5_22 = Release(
     captures=_captures,
     naming=NAMING,
     trees=True,
+    hands_out=sglang_first,
     loader=Loader(embeddings="replaced", attention_factor=False),
 )

@@ -11,15 +11,18 @@ from eagle3_interop.schemas.dialects.hf import without_rope_dict
 from eagle3_interop.schemas.dialects.keys import FlatKeys
 from eagle3_interop.schemas.dialects.rules import FlatRules
 from eagle3_interop.schemas.dialects.spelling import Spelling
+from eagle3_interop.schemas.engines import targets
 from eagle3_interop.schemas.engines.release import Form, Release
 from eagle3_interop.schemas.engines.sglang import (
     LATENT_POWERS,
     POWERS,
     RULES,
     SGLANG_0_5_22,
+    ids_of,
     llama_class_only,
     stock_class_only,
 )
+from eagle3_interop.schemas.engines.targets_since import LLAMA_LOOP
 from eagle3_interop.schemas.powers import Powers
 
 
@@ -38,7 +41,9 @@ def _older(release: Release, since: str, until: str, **changes: Any) -> Release:
     return replace(release, since=since, until=until, **changes)
 
 
-SGLANG_0_5_21 = _older(SGLANG_0_5_22, "0.5.21", "0.5.21")
+SGLANG_0_5_21 = _older(SGLANG_0_5_22, "0.5.21", "0.5.21", no_embedding=LLAMA_LOOP)
+"""The loop over a llama target fails on a tap before the first layer."""
+
 SGLANG_0_5_17 = _older(
     SGLANG_0_5_21, "0.5.17", "0.5.20", forms=_stock(POWERS), refuses=stock_class_only
 )
@@ -46,21 +51,37 @@ SGLANG_0_5_17 = _older(
 
 _BEFORE_0_5_17 = replace(POWERS, input_norm=False)
 
-SGLANG_0_5_13 = _older(SGLANG_0_5_17, "0.5.13", "0.5.16", forms=_stock(_BEFORE_0_5_17))
-"""No ``norm_before_fc``."""
+_NO_END_RULE = frozenset({targets.SGLANG_GPT_OSS})
+
+SGLANG_0_5_13 = _older(
+    SGLANG_0_5_17,
+    "0.5.13",
+    "0.5.16",
+    forms=_stock(_BEFORE_0_5_17, ids=ids_of(_NO_END_RULE)),
+    plain_targets=_NO_END_RULE,
+)
+"""No ``norm_before_fc``; ids of gpt_oss are counted as all others."""
 
 _FIRST_LATENT = replace(LATENT_POWERS, block_norms=False, post_norm=False)
 
+_NO_RULES = _NO_END_RULE | targets.SGLANG_IDS_AS_TAPS
+
 SGLANG_0_5_12 = _older(
-    SGLANG_0_5_13, "0.5.12", "0.5.12", forms=_stock(_BEFORE_0_5_17, _FIRST_LATENT)
+    SGLANG_0_5_13,
+    "0.5.12",
+    "0.5.12",
+    forms=_stock(_BEFORE_0_5_17, _FIRST_LATENT, ids=ids_of(_NO_RULES)),
+    plain_targets=_NO_RULES,
 )
-"""The class with latent attention has neither ``fc_norm`` nor ``norm_output``."""
+"""The class with latent attention has neither ``fc_norm`` nor ``norm_output``; ids of DeepSeek's and Kimi's classes
+are counted as all others."""
 
 _BEFORE_0_5_12 = replace(
     _BEFORE_0_5_17, block_norms=False, post_norm=False, later_layers=False, other_blocks=False
 )
 _MIDLAYER = Spelling(roots=("", "model."), layer0=("midlayer.",), later_norm="hidden_norm")
 _SINGLE: dict[str, Any] = {
+    "ids": ids_of(_NO_RULES),
     "spelling": _MIDLAYER,
     "aux_norm_key": False,
     "blocks": lambda _keys, _powers: 3,

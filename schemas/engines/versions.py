@@ -40,3 +40,9 @@ def covers(since: str, until: str, version: str) -> bool:
     """
     starts = at_least(version, since) or begins(since, version)
     return starts and (numbers(version) <= numbers(until) or begins(version, until))
+
+
+def before(version: str) -> str:
+    """The version whose last number is one less."""
+    *front, last = numbers(version)
+    return ".".join(map(str, (*front, last - 1)))

@@ -55,6 +55,7 @@ from eagle3_interop.schemas.engines.naming import (
 from eagle3_interop.schemas.engines.release import Form, Release
 from eagle3_interop.schemas.engines.sglang import LATENT_POWERS as SGLANG_LATENT
 from eagle3_interop.schemas.engines.sglang import eagle_config, ids_to_taps
+from eagle3_interop.schemas.engines.targets_since import vllm_first
 from eagle3_interop.schemas.findings import Finding, finding
 from eagle3_interop.schemas.powers import Powers, lacks
 
@@ -428,6 +429,7 @@ VLLM_0_30 = Release(
     refuses=refuses,
     captures=_captures,
     naming=NAMING,
+    hands_out=vllm_first,
     consolidated_first=True,
     joined_flags=("-O",),
 )

@@ -20,6 +20,7 @@ from eagle3_interop.schemas.dialects.recognition import (
 from eagle3_interop.schemas.dialects.rules import FlatRules, NestedRules
 from eagle3_interop.schemas.engines.positions import rope_kind
 from eagle3_interop.schemas.engines.release import Form, Release
+from eagle3_interop.schemas.engines.targets_since import LLAMA_LOOP, QWEN_LOOP
 from eagle3_interop.schemas.engines.vllm import (
     LATENT_POWERS,
     NESTED_RULES,
@@ -75,11 +76,17 @@ class _Readers:
         return self.of_flat(powers=by_class).of_nested(powers=by_norm)
 
     def release(
-        self, since: str, until: str, following: Release, refuses: Refuses | None = None
+        self,
+        since: str,
+        until: str,
+        following: Release,
+        refuses: Refuses | None = None,
+        **changes: Any,  # noqa: ANN401 - of a release
     ) -> Release:
         """The release that reads so, and does all else as the one that follows it."""
         return replace(
             following,
+            **changes,
             since=since,
             until=until,
             forms=(Form(is_nested, self.nested), Form(lambda _config: True, self.flat)),
@@ -190,11 +197,17 @@ VLLM_0_19_0 = _0_19_0.release("0.19.0", "0.19.0", VLLM_0_19_1)
 _0_18 = _0_19_0.of_nested(loses=("fc_norm", "norm_output", "norm_before_fc"))
 VLLM_0_18 = _0_18.release("0.18", "0.18", VLLM_0_19_0)
 
-# Until 0.17: no norm_before_fc, and no class with latent attention.
+# Until 0.17: no norm_before_fc, and no class with latent attention; targets' loops that end at the last layer, and
+# often fail before the first.
 _NO_NORM = replace(_SINGLE_FC, input_norm=False)
 _0_16 = _0_18.both(passes_over=_only_mask).classes(_NO_NORM)
 VLLM_0_16 = _0_16.release(
-    "0.16", "0.17", VLLM_0_18, class_known(_BEFORE_MINIMAX - LATENT_CLASSES, ("eagle3",))
+    "0.16",
+    "0.17",
+    VLLM_0_18,
+    class_known(_BEFORE_MINIMAX - LATENT_CLASSES, ("eagle3",)),
+    no_embedding=LLAMA_LOOP | QWEN_LOOP,
+    no_end=True,
 )
 
 # Until 0.15: no biases on q, k and v; no parallel drafting.

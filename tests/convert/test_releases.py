@@ -74,7 +74,9 @@ def test_every_minor_release_has_one_value(engine, first, last):
     ],
 )
 def test_a_version_stands_for_its_release_and_a_prefix_for_its_newest_patch(version, found):
-    assert named("vllm", version).release.since == found
+    row = next(one for one in RELEASES["vllm"] if one.since == found)
+    release = named("vllm", version).release
+    assert (release.forms, release.until) == (row.forms, version)
 
 
 def test_versions_are_compared_by_their_numbers():
@@ -213,6 +215,78 @@ def test_the_trained_drafts_name_their_first_right_release(name):
     }
     source = TRAINED / name
     assert (since(source, "vllm"), since(source, "sglang")) == first[name]
+
+
+# Targets.
+
+
+def with_target(folder, beside, **config):
+    """A draft with its taps 1, 3, 5 beside a target of 12 layers."""
+    target = drafts.target(beside, num_hidden_layers=12, **config)
+    return api.load(str(folder), "auto", api.Options(target=str(target), trainer="none"))
+
+
+def of_pair(pair, engine, version):
+    return inspection.verdict(pair, named(engine, version).release)
+
+
+@pytest.mark.parametrize(
+    ("engine", "last", "first"), [("vllm", "0.17", "0.18"), ("sglang", "0.5.21", "0.5.22")]
+)
+def test_a_tap_on_the_embeddings_fails_with_a_llama_target_in_older_releases(
+    engine, last, first, tmp_path
+):
+    ids = {
+        "vllm": {"eagle_aux_hidden_state_layer_ids": [0, 3, 5]},
+        "sglang": {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [-1, 2, 4]}},
+    }
+    source = getattr(drafts, engine)(tmp_path / "draft", **ids[engine])
+    pair = with_target(source, tmp_path / "target")
+    assert of_pair(pair, engine, last).as_is == "does-not-load"
+    assert of_pair(pair, engine, first).as_is == "same"
+
+
+def test_a_tap_after_the_last_layer_fails_in_vllm_before_0_18(tmp_path):
+    source = drafts.vllm(tmp_path / "draft", eagle_aux_hidden_state_layer_ids=[1, 3, 12])
+    pair = with_target(source, tmp_path / "target")
+    assert of_pair(pair, "vllm", "0.17").as_is == "does-not-load"
+    assert of_pair(pair, "vllm", "0.18").as_is == "same"
+
+
+def test_vllm_before_0_22_takes_targets_of_few_model_types(tmp_path):
+    source = drafts.vllm(tmp_path / "draft")
+    config = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
+    pair = with_target(source, tmp_path / "target", **config)
+    assert of_pair(pair, "vllm", "0.21").as_is == "does-not-load"
+    assert of_pair(pair, "vllm", "0.22").as_is == "same"
+
+
+DEEPSEEK = {"model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"]}
+
+
+def test_sglang_before_0_5_13_counts_ids_of_deepseek_as_all_others(tmp_path):
+    ids = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [3, 5, 7]}}
+    pair = with_target(drafts.sglang(tmp_path / "draft", **ids), tmp_path / "target", **DEEPSEEK)
+    assert pair.reading.draft.taps == (3, 5, 7)
+    assert dict(of_pair(pair, "sglang", "0.5.12").differences) == {"taps": ([3, 5, 7], [4, 6, 8])}
+    assert of_pair(pair, "sglang", "0.5.13").as_is == "same"
+
+
+def test_and_a_conversion_for_it_writes_them_so(tmp_path):
+    pair = with_target(drafts.vllm(tmp_path / "draft"), tmp_path / "target", **DEEPSEEK)
+    options = api.Options(target_name="org/target", releases=("sglang==0.5.12",))
+    written = api.convert(pair, "sglang", options).fitted.writing.config
+    assert written["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [0, 2, 4]
+    both = replace(options, releases=("sglang==0.5.12", "sglang==0.5.23"))
+    with pytest.raises(Refused, match=r"SGLang 0\.5\.23 computes another network"):
+        api.convert(pair, "sglang", both)
+
+
+def test_a_range_is_told_apart_where_a_target_begins_to_hand_out_hidden_states(tmp_path):
+    config = {"model_type": "qwen3_5", "architectures": ["Qwen3_5ForConditionalGeneration"]}
+    pair = with_target(drafts.vllm(tmp_path / "draft"), tmp_path / "target", **config)
+    found = [(row.since, row.until, row.verdict.as_is) for row in rows(pair, "vllm")]
+    assert found[-2:] == [("0.11.1", "0.16", "does-not-load"), ("0.17", None, "same")]
 
 
 # The rows of inspect.
