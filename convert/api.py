@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from eagle3_interop.convert.decide.dequantising import dequantised
 from eagle3_interop.convert.decide.description import describe
 from eagle3_interop.convert.decide.fitting import Fitted, fit
 from eagle3_interop.convert.decide.loaded import Loaded
@@ -251,6 +252,8 @@ def convert(loaded: Loaded, destination: str, options: Options | None = None) ->
     _know(destination, tuple(DESTINATIONS), "layout")
     wanted = parse_named(options.releases)
     require_readers(destination, wanted)
+    if options.dequantize:
+        loaded = dequantised(loaded)
     fitted = fit(loaded, destination, options)
     if DESTINATIONS[destination].engines[0] not in {one.release.engine for one in wanted}:
         _prove(fitted, loaded, destination)
@@ -362,6 +365,7 @@ def _provenance(conversion: Conversion, options: Options) -> dict[str, Any]:
             "taps": options.taps and list(options.taps),
             "set": dict(options.sets or {}),
             "dtype": options.dtype,
+            **({"dequantize": True} if options.dequantize else {}),
             "target_name": options.target_name,
             "for": list(options.releases),
         },

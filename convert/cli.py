@@ -150,6 +150,13 @@ def _conversion(layout: str, destination: str) -> Callable[..., None]:
         dtype: Annotated[
             Dtype | None, typer.Option(help="Cast the weights to this dtype (default: as stored).")
         ] = None,
+        dequantize: Annotated[
+            bool,
+            typer.Option(
+                "--dequantize",
+                help="Write quantised weights as the plain ones that they stand for.",
+            ),
+        ] = False,
         max_shard_size: Annotated[
             str,
             typer.Option(
@@ -209,6 +216,7 @@ def _conversion(layout: str, destination: str) -> Callable[..., None]:
                 allow,
                 releases,
                 dtype,
+                dequantize,
                 max_shard_size,
                 canonical_names,
             )
@@ -250,6 +258,7 @@ def _options(
     allow: list[str] | None,
     releases: list[str] | None,
     dtype: Dtype | None,
+    dequantize: bool,
     max_shard_size: str,
     canonical_names: bool,
 ) -> "Options":
@@ -266,6 +275,7 @@ def _options(
         allow=tuple(allow or ()),
         releases=tuple(releases or ()),
         dtype=None if dtype is None else dtype_named(dtype),
+        dequantize=dequantize,
         max_shard_bytes=parse_size(max_shard_size),
         canonical_names=canonical_names,
     )

@@ -20,6 +20,7 @@ class Options:
         trainer: who trained the draft: its network as trained counts; ``none`` for what is served.
         allow: codes of what was trained and no engine computes, which may be lost.
         dtype: cast the weights; None keeps them.
+        dequantize: write quantised weights as the plain ones that they stand for.
         max_shard_bytes: split files that are written anew beyond this size.
         canonical_names: rename also what the destination would accept.
         releases: of the engines that shall read the output right, each as ``ENGINE==VERSION``.
@@ -34,6 +35,7 @@ class Options:
     trainer: str | None = None
     allow: tuple[str, ...] = ()
     dtype: str | None = None
+    dequantize: bool = False
     max_shard_bytes: int = SHARD_BYTES
     canonical_names: bool = False
     releases: tuple[str, ...] = ()

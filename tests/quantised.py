@@ -1,6 +1,6 @@
 """Quantised drafts by the definitions of their formats: what lies in a file, and what it stands for.
 
-Nothing here uses the product, compressed-tensors or ModelOpt. ``SCHEMES`` maps a kind to its parts and its config;
+None of the formats comes from the product, compressed-tensors or ModelOpt. ``SCHEMES`` maps a kind to its parts and its config;
 `quantise` gives the parts of a matrix, and the matrix that they stand for.
 """
 
@@ -8,10 +8,14 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import drafts
 import ml_dtypes
 import numpy as np
 from safetensors import deserialize
+
+from eagle3_interop.convert import api
 
 Array = np.ndarray[Any, Any]
 Parts = dict[str, Array]
@@ -136,6 +140,25 @@ def _nvfp4_pack(w: Array) -> tuple[Parts, Array]:
     return parts, values
 
 
+def _powers(w: Array, largest: float) -> tuple[Array, Array]:
+    """Scales that are powers of two, one for each 32 columns: their exponents from 127, and themselves."""
+    peaks = np.abs(w.reshape(len(w), -1, 32)).max(2)
+    exponent = np.ceil(np.log2(peaks / largest)) + 127
+    return exponent.astype(np.uint8), np.exp2(exponent - 127).astype(np.float32)
+
+
+def _mxfp4(w: Array) -> tuple[Parts, Array]:
+    exponent, scale = _powers(w, 6)
+    code, values = _nibbles(w, scale.repeat(2, 1), np.float32(1))
+    return {"weight_packed": code, "weight_scale": exponent}, values
+
+
+def _mxfp8(w: Array) -> tuple[Parts, Array]:
+    exponent, scale = _powers(w, 448)
+    q = (w / scale.repeat(32, 1)).astype(FP8)
+    return {"weight": q, "weight_scale": exponent}, q.astype(np.float32) * scale.repeat(32, 1)
+
+
 def _modelopt_fp8(w: Array) -> tuple[Parts, Array]:
     parts, values = _fp8_tensor(w)
     return {
@@ -219,6 +242,22 @@ SCHEMES: dict[str, tuple[Callable[[Array], tuple[Parts, Array]], dict[str, Any]]
             _inputs(4, "float", "tensor_group", dynamic="local") | {"group_size": 16},
         ),
     ),
+    "mxfp4": (
+        _mxfp4,
+        _compressed(
+            "mxfp4-pack-quantized",
+            _weights(4, "group", "float", group_size=32, scale_dtype="torch.uint8"),
+            _inputs(4, "float", "group") | {"group_size": 32, "scale_dtype": "torch.uint8"},
+        ),
+    ),
+    "mxfp8": (
+        _mxfp8,
+        _compressed(
+            "mxfp8-quantized",
+            _weights(8, "group", "float", group_size=32, scale_dtype="torch.uint8"),
+            _inputs(8, "float", "group") | {"group_size": 32, "scale_dtype": "torch.uint8"},
+        ),
+    ),
     "modelopt fp8": (
         _modelopt_fp8,
         {"quant_method": "modelopt", "quant_algo": "FP8", "producer": {"name": "modelopt"}},
@@ -241,7 +280,8 @@ def quantise(tensors: Parts, kind: str, leaves: Collection[str] = MATRICES) -> t
     plain: Parts = {}
     for name, value in tensors.items():
         module = name.removesuffix(".weight")
-        if module.rpartition(".")[2] in leaves and value.ndim == 2:
+        whole = value.ndim == 2 and not (kind.startswith("mx") and value.shape[1] % 32)
+        if module.rpartition(".")[2] in leaves and whole:
             parts, values = SCHEMES[kind][0](value.astype(np.float32))
             stored |= {f"{module}.{part}": each for part, each in parts.items()}
             plain[name] = values
@@ -250,7 +290,7 @@ def quantise(tensors: Parts, kind: str, leaves: Collection[str] = MATRICES) -> t
     return stored, plain
 
 
-def config(
+def quantisation_config(
     kind: str, ignore: Iterable[str] = ("re:.*fc", "lm_head"), **more: Any
 ) -> dict[str, Any]:
     """Its ``quantization_config``."""
@@ -298,3 +338,45 @@ def raw(tensors: Parts) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
         name: (_NAMES[value.dtype.name], value.shape, np.ascontiguousarray(value).tobytes())
         for name, value in tensors.items()
     }
+
+
+def folder(
+    tmp_path: Path,
+    kind: str,
+    layout: str = "vllm",
+    leaves: tuple[str, ...] = MATRICES,
+    *,
+    layers: int = 1,
+    ignore: tuple[str, ...] = ("re:.*fc", "lm_head"),
+    tensors: Parts | None = None,
+    more: dict[str, object] | None = None,
+    **changes: object,
+) -> Path:
+    """A quantised draft as its framework spells it."""
+    if tensors is None:
+        names = {
+            "vllm": ("layers.0.", "input_layernorm"),
+            "sglang": ("midlayer.", "hidden_norm"),
+            "speculators": ("layers.0.", "input_layernorm"),
+        }
+        tensors = drafts.flat_tensors(layers, *names[layout])
+    stored, _ = quantise(tensors, kind, leaves)
+    config = {
+        "vllm": drafts.VLLM_CONFIG,
+        "sglang": drafts.SGLANG_CONFIG,
+        "speculators": drafts.SPECULATORS_CONFIG,
+    }[layout]
+    config = {**config, "quantization_config": quantisation_config(kind, ignore, **(more or {}))}
+    if layers > 1:
+        config["num_hidden_layers"] = layers
+    return save(tmp_path / "draft", {**config, **changes}, stored)
+
+
+def written(source: Path, destination: str, **options: object) -> tuple[dict, dict, object]:
+    """Config and bytes of a conversion, and what was decided."""
+    chosen = api.Options(**{"target_name": "org/target", **options})
+    conversion = api.convert(api.load(str(source), "auto", chosen), destination, chosen)
+    output = source.parent / f"{source.name}-to-{destination}"
+    with mock.patch("os.fsync"):
+        api.write(conversion, output, overwrite=True)
+    return json.loads((output / "config.json").read_text()), load(output), conversion

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from eagle3_interop.convert.read.decoded import Decoded, values_of
 from eagle3_interop.convert.read.folders import Folder, open_folder, safe_names
 from eagle3_interop.convert.read.pickles import RESAVE, read_pickle
 from eagle3_interop.convert.read.safetensors_file import Header, decode, parse_header
@@ -161,6 +162,8 @@ def read_values(folder: Folder, tensor: Stored) -> np.ndarray[Any, Any]:
     Raises:
         Refused: the file ends before the tensor does, or numpy has no such dtype.
     """
+    if isinstance(tensor, Decoded):
+        return values_of(tensor, lambda part: read_values(folder, part))
     raw = folder.read(tensor.file.name, tensor.start, tensor.stop)
     if len(raw) != tensor.stop - tensor.start:
         raise refusal("broken-file", tensor.file, f"ends within {tensor.name!r}")

@@ -60,6 +60,11 @@ class Stored:
     start: int
     stop: int
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that it lies in."""
+        return (self.file,)
+
 
 def numpy_dtype(dtype: str, name: str) -> np.dtype[Any]:
     """The type, numpy's or ml_dtypes', of a tensor's values.

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from eagle3_interop.convert.read.decoded import Decoded, values_of
+from eagle3_interop.convert.read.safetensors_file import decode
 from eagle3_interop.convert.read.stored import Stored, numpy_dtype
 from eagle3_interop.convert.write.plan import Output, Rewrite
 from eagle3_interop.schemas.findings import refusal
@@ -38,6 +40,10 @@ def rewritten(file: int, output: Output, op: Rewrite) -> Iterator[Array]:
     item = numpy_dtype(op.source.dtype, op.source.name).itemsize
     step = max(1, SLAB_BYTES // max(1, width * item))
     block = output.shape[-1] // len(op.blocks) if op.blocks else 0
+    if isinstance(op.source, Decoded):
+        plain = values_of(op.source, _read_part)
+        yield _computed(plain.reshape(count, width)[rows], output, op, block)
+        return
     for first in range(0, len(rows), step):
         values = _read_rows(file, op.source, rows[first : first + step], width)
         yield _computed(values, output, op, block)
@@ -79,6 +85,17 @@ def _read_rows(file: int, source: Stored, rows: Array, width: int) -> Array:
         part = target[first * row_bytes : last * row_bytes]
         _read_into(file, part, source.start + int(rows[first]) * row_bytes, source)
     return values
+
+
+def _read_part(part: Stored) -> Array:
+    """All values of a part of a quantised weight, in whatever file it lies."""
+    raw = bytearray(part.stop - part.start)
+    file = os.open(part.file, os.O_RDONLY)
+    try:
+        _read_into(file, memoryview(raw), part.start, part)
+    finally:
+        os.close(file)
+    return decode(bytes(raw), part)
 
 
 def _read_into(file: int, target: memoryview, offset: int, source: Stored) -> None:

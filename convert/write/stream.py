@@ -315,4 +315,4 @@ def _sources(plan: Plan) -> Iterator[Path]:
             for tensor in file.tensors:
                 match tensor.op:
                     case Copy(source=source) | Rewrite(source=source):
-                        yield source.file
+                        yield from source.files

@@ -37,6 +37,11 @@ CODES: dict[str, Code] = {
         "A rewrite would cut through values that share a scale or an integer.",
         _PLAIN,
     ),
+    "dequantised": Code(
+        "note",
+        "Quantised weights were taken as the plain numbers that they stand for. Against the original, this tells "
+        "what storing them so costs; engines that round inputs as well lose a little more.",
+    ),
     "quantisation-dropped": Code(
         "warning",
         "A quantization_config was left out, because nothing in the file is quantised: often the target's was "

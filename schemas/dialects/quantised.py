@@ -118,6 +118,11 @@ def _compressed_tensors(raw: Mapping[str, Any]) -> Listed:
         written = str(group.get("format") or raw.get("format"))
         if written not in get_args(Format) or written in ("FP8", "NVFP4"):
             raise Unknown(f"its format is {written!r}")
+        if written == "pack-quantized" and weights.get("num_bits") not in (2, 4, 8):
+            # compressed-tensors 0.20 packs others densely, 0.18 each integer by itself.
+            raise Unknown(
+                f"its integers of {weights.get('num_bits')} bits lie otherwise in each version"
+            )
         inputs, outputs = group.get("input_activations"), group.get("output_activations")
         groups.append((targets, _scheme("compressed-tensors", written, weights, inputs, outputs)))
     known = ("quant_method", "format", "config_groups", "ignore", "kv_cache_scheme")

@@ -1,8 +1,6 @@
 """Quantised drafts: their parts travel bit for bit, and their lists name what engines ask for."""
 
 import json
-from pathlib import Path
-from unittest import mock
 
 import drafts
 import numpy as np
@@ -10,56 +8,13 @@ import pytest
 import quantised
 from conversions import codes, convert, described, loaded, refusal, refusals, same_tensors
 from drafts import D, H, V
-from quantised import MATRICES, SCHEMES
+from quantised import MATRICES, SCHEMES, folder, written
 
-from eagle3_interop.convert import api
 from eagle3_interop.convert.decide.inspection import engines
 from eagle3_interop.schemas.findings import Refused, errors
 
 KINDS = list(SCHEMES)
 COMPRESSED = [kind for kind in KINDS if not kind.startswith("modelopt")]
-
-
-def folder(
-    tmp_path: Path,
-    kind: str,
-    layout: str = "vllm",
-    leaves: tuple[str, ...] = MATRICES,
-    *,
-    layers: int = 1,
-    ignore: tuple[str, ...] = ("re:.*fc", "lm_head"),
-    tensors: quantised.Parts | None = None,
-    more: dict[str, object] | None = None,
-    **changes: object,
-) -> Path:
-    """A quantised draft as its framework spells it."""
-    if tensors is None:
-        names = {
-            "vllm": ("layers.0.", "input_layernorm"),
-            "sglang": ("midlayer.", "hidden_norm"),
-            "speculators": ("layers.0.", "input_layernorm"),
-        }
-        tensors = drafts.flat_tensors(layers, *names[layout])
-    stored, _ = quantised.quantise(tensors, kind, leaves)
-    config = {
-        "vllm": drafts.VLLM_CONFIG,
-        "sglang": drafts.SGLANG_CONFIG,
-        "speculators": drafts.SPECULATORS_CONFIG,
-    }[layout]
-    config = {**config, "quantization_config": quantised.config(kind, ignore, **(more or {}))}
-    if layers > 1:
-        config["num_hidden_layers"] = layers
-    return quantised.save(tmp_path / "draft", {**config, **changes}, stored)
-
-
-def written(source: Path, destination: str, **options: object) -> tuple[dict, dict, object]:
-    """Config and bytes of a conversion, and what was decided."""
-    chosen = api.Options(**{"target_name": "org/target", **options})
-    conversion = api.convert(api.load(str(source), "auto", chosen), destination, chosen)
-    output = source.parent / f"{source.name}-to-{destination}"
-    with mock.patch("os.fsync"):
-        api.write(conversion, output, overwrite=True)
-    return json.loads((output / "config.json").read_text()), quantised.load(output), conversion
 
 
 @pytest.mark.parametrize("destination", ["vllm", "sglang", "speculators", "universal"])
@@ -134,7 +89,7 @@ def test_two_groups_are_told_apart_by_names_alone(tmp_path):
             "format": "pack-quantized",
         },
     }
-    said = quantised.config("int8", config_groups=groups, format="mixed-precision")
+    said = quantised.quantisation_config("int8", config_groups=groups, format="mixed-precision")
     config = {**drafts.VLLM_CONFIG, "quantization_config": said}
     source = quantised.save(tmp_path / "draft", config, stored)
     config, _, conversion = written(source, "sglang")
@@ -202,7 +157,7 @@ def test_a_leaf_quantised_in_one_layer_alone_is_refused(destination, tmp_path):
     config = {
         **drafts.VLLM_CONFIG,
         "num_hidden_layers": 2,
-        "quantization_config": quantised.config("int8"),
+        "quantization_config": quantised.quantisation_config("int8"),
     }
     later = {name: value for name, value in tensors.items() if name.startswith("layers.1.")}
     source = quantised.save(tmp_path / "draft", config, {**later, **stored})
@@ -382,14 +337,17 @@ def test_a_quantised_embedding_table_is_refused(tmp_path):
 def test_parts_that_do_not_fit_the_scheme_are_refused(part, value, code, tmp_path):
     stored, _ = quantised.quantise(drafts.flat_tensors(prefix="layers.0."), "int8")
     stored[f"layers.0.self_attn.o_proj.{part}"] = value
-    config = {**drafts.VLLM_CONFIG, "quantization_config": quantised.config("int8")}
+    config = {**drafts.VLLM_CONFIG, "quantization_config": quantised.quantisation_config("int8")}
     assert code in refusals(described, quantised.save(tmp_path / "draft", config, stored))
 
 
 def test_a_missing_part_is_refused(tmp_path):
     stored, _ = quantised.quantise(drafts.flat_tensors(prefix="layers.0."), "fp8 static")
     del stored["layers.0.mlp.up_proj.input_scale"]
-    config = {**drafts.VLLM_CONFIG, "quantization_config": quantised.config("fp8 static")}
+    config = {
+        **drafts.VLLM_CONFIG,
+        "quantization_config": quantised.quantisation_config("fp8 static"),
+    }
     source = quantised.save(tmp_path / "draft", config, stored)
     assert refusals(described, source) == {"missing-tensor"}
 
@@ -423,7 +381,7 @@ def test_modelopts_file_without_an_algorithm_says_nothing(tmp_path):
 def test_speculators_layers_may_have_the_config(tmp_path):
     layer = {
         **drafts.SPECULATORS_CONFIG["transformer_layer_config"],
-        "quantization_config": quantised.config("int8"),
+        "quantization_config": quantised.quantisation_config("int8"),
     }
     source = folder(
         tmp_path, "int8", "speculators", quantization_config=None, transformer_layer_config=layer

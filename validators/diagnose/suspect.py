@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from eagle3_interop.convert.decide.dequantising import dequantised
 from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.read.head_rows import repeated_rows
 from eagle3_interop.schemas.dialects.spelling import LaterNorm, understand
@@ -51,6 +52,7 @@ def subject_of(
     Raises:
         Refused: a kind of draft that is not computed here.
     """
+    loaded = dequantised(loaded)
     draft = _with_taps(loaded.reading.draft, target.depth, recorded)
     refuse_unknown(draft)
     reading = replace(loaded.reading, draft=draft)

@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 from eagle3_interop.convert.read.checkpoint import Checkpoint
+from eagle3_interop.convert.read.decoded import Decoded
 from eagle3_interop.schemas.dialects.base import Reading, Source
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Refused, finding
@@ -88,7 +89,12 @@ class Weights:
             stored = reading.names[name]
             place = source.stored[stored] if isinstance(source, Checkpoint) else None
             if place is not None and place.dtype in _MAPPED and place.file.is_file():
-                return mapped(place)
+                # A quantised weight is computed, and lies nowhere as it is.
+                return (
+                    as_tensor(source.values(stored))
+                    if isinstance(place, Decoded)
+                    else mapped(place)
+                )
             return as_tensor(source.values(stored))
 
         return cls(reading.draft, load, **options)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from eagle3_interop.convert import api
+from eagle3_interop.convert.decide.dequantising import dequantised
 from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage, finding
@@ -146,7 +147,7 @@ def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Repo
         target,
         texts,
         shape,
-        (*loaded.reading.findings, *said),
+        (*dequantised(loaded).reading.findings, *said),
     )
     other = _network(source, target, request, device) if source else None
     teacher = Teacher(given.recording, given.texts, shape.steps) if given else None
@@ -252,6 +253,7 @@ def load_target(request: Request, device: torch.device) -> Target:
 
 
 def _network(loaded: Loaded, target: Source, request: Request, device: torch.device) -> Network:
+    loaded = dequantised(loaded)
     weights = Weights.read(
         loaded.reading,
         loaded.checkpoint,

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from eagle3_interop.convert.decide.loaded import Loaded
+from eagle3_interop.convert.read.decoded import Decoded
 from eagle3_interop.convert.read.stored import Stored
-from eagle3_interop.convert.write.plan import Copy, Make, Op
+from eagle3_interop.convert.write.plan import Copy, Make, Op, Rewrite
 from eagle3_interop.schemas.dialects.base import Forms, Wishes, Writing
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.engines.loaders import Loader
@@ -130,12 +131,19 @@ def begin(loaded: Loaded, destination: str, options: Options) -> Work:
     """The source as it is: every tensor copied, in the order in which they lie in the files."""
     stored, names = loaded.checkpoint.stored, loaded.reading.names
     tensors = {
-        name: Tensor(Copy(stored[names[name]]))
+        name: _as_stored(stored[names[name]])
         for name in sorted(names, key=lambda name: _place(stored[names[name]]))
     }
     tensors |= {name: Tensor(Make(x, "I64"), "derived") for name, x in loaded.reading.maps.items()}
     reading = loaded.reading
     return Work(loaded, destination, options, reading.draft, tensors, reading.findings)
+
+
+def _as_stored(tensor: Stored) -> Tensor:
+    """What becomes of a tensor that no rewrite touches: of a quantised one, the plain one that it stands for."""
+    if isinstance(tensor, Decoded):
+        return Tensor(Rewrite(tensor), f"dequantised to {tensor.dtype}")
+    return Tensor(Copy(tensor))
 
 
 def write(work: Work) -> Work:
