@@ -2,7 +2,7 @@
 
 ``SGLANG_EXTERNAL_MODEL_PACKAGE=eagle3_interop.sglang_plugin`` makes SGLang import this package and
 register the classes of `drafts`. Beside the SGLang that imports it, it needs pydantic, which SGLang brings,
-and two files of ours, ``schemas/draft.py`` and ``schemas/parameters.py``. See ``docs/sglang-plugin.md``.
+and three files of ours, ``schemas/{draft,parameters,quantisation}.py``. See ``docs/sglang-plugin.md``.
 
 All that could be missing is imported here: SGLang turns a failing module of an external package into a
 warning, and only a failing package stops it.

@@ -17,7 +17,7 @@ from eagle3_interop.schemas.registry import DESTINATIONS, DIALECTS
 
 OPTIONS = {
     "--target", "--target-name", "--stock", "--taps", "--set", "--dtype", "--max-shard-size", "--link",
-    "--canonical-names", "--digest", "--overwrite", "--dry-run", "--json", "--quiet", "--help", "--trainer", "--allow", "--for",
+    "--canonical-names", "--dequantize", "--digest", "--overwrite", "--dry-run", "--json", "--quiet", "--help", "--trainer", "--allow", "--for",
 }  # fmt: skip
 
 

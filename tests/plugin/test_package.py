@@ -61,6 +61,7 @@ def test_the_copied_folders_are_all_that_it_needs(plugin: Path) -> None:
         "eagle3_interop.schemas",
         "eagle3_interop.schemas.draft",
         "eagle3_interop.schemas.parameters",
+        "eagle3_interop.schemas.quantisation",
         "eagle3_interop.sglang_plugin",
         "eagle3_interop.sglang_plugin.tensors",
         "eagle3_interop.sglang_plugin.versions",
