@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 # More threads than free cores slow the small networks of tests and demo down.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install test demo lint types speculators engines conformance gpu diagnose docs bench clean
+.PHONY: help install test demo lint types speculators trainers engines conformance gpu diagnose docs bench clean
 
 help:  ## List the targets.
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -45,6 +45,10 @@ types: $(READY)  ## Check types.
 speculators: $(READY)  ## Run the tests that the real speculators library judges.
 	EAGLE3_SPECULATORS_PYTHON="$$($(BIN)/python tests/engines/build_env.py speculators | tail -n 1)" \
 		$(BIN)/python -m pytest -m speculators
+
+# TRAINERS=specforge runs that one alone.
+trainers: $(READY)  ## Let SpecForge, ModelOpt and speculators export their drafts again, and judge them.
+	$(BIN)/python -m pytest -m trainer -k '$(TRAINERS)' tests/trainers
 
 engines: $(READY)  ## Run a fixed part of the conformance matrix in the real engines.
 	$(BIN)/python -m pytest -m 'engine and not conformance' tests/engines

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Build the virtual environment of one real engine, once per content of its pinned list.
+"""Build the virtual environment of one real engine or trainer, once per content of its pinned list.
 
-    python tests/engines/build_env.py speculators|vllm|sglang
+    python tests/engines/build_env.py speculators|vllm|sglang|specforge|modelopt
 
 The last line on stdout is the path of the environment's Python; everything else goes to stderr.
 Environments lie outside the clone, under ``$EAGLE3_ENGINES_HOME`` (default
 ``~/.cache/eagle3-interop/engines``), and are named after a digest of what they are made of: a
-changed list or recipe makes a new environment, an unchanged one is found at once.
+changed list or recipe makes a new environment, an unchanged one is found at once. That of a trainer is a layer:
+its own packages before those of another environment, which is built first.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from pathlib import Path
 
 REQUIREMENTS = Path(__file__).resolve().parent / "requirements"
 ENGINES = ("speculators", "vllm", "sglang")
+LAYERS = {"specforge": "speculators", "modelopt": "speculators"}
 
 # Every list is complete, so nothing but torch may bring anything along: a resolver would add
 # torchvision and torchaudio (which fail to load beside a CPU build of torch) and SGLang's CUDA
@@ -33,6 +35,8 @@ RECIPE = (
     (*PIP, "install", "{torch}"),
     (*PIP, "install", "--no-deps", "--requirement", "{requirements}"),
 )
+LAYER = ((*PIP, "install", "--no-deps", "--requirement", "{requirements}"),)
+UNDER = "under.pth"  # names the packages of the environment below
 MARKER = ".complete"  # written last: an environment without it was interrupted
 
 
@@ -44,9 +48,10 @@ def environments_home() -> Path:
 
 def environment_path(engine: str) -> Path:
     """Return where an engine's environment lies, built or not."""
+    below = LAYERS.get(engine)
     ingredients = (
         (REQUIREMENTS / f"{engine}.txt").read_text(encoding="utf-8"),
-        repr(RECIPE),
+        repr(RECIPE if below is None else (LAYER, str(environment_path(below)))),
         "python{}.{}".format(*sys.version_info),
     )
     digest = hashlib.sha256("\0".join(ingredients).encode()).hexdigest()
@@ -62,7 +67,7 @@ def build(engine: str) -> Path:
     """Build an engine's environment unless it is complete already.
 
     Args:
-        engine: One of ``ENGINES``.
+        engine: One of ``ENGINES`` or ``LAYERS``.
 
     Returns:
         The path of the environment's Python.
@@ -71,6 +76,9 @@ def build(engine: str) -> Path:
         subprocess.CalledProcessError: If pip fails; the environment then stays without its marker.
     """
     environment = environment_path(engine)
+    below = LAYERS.get(engine)
+    if below is not None:
+        build(below)
     marker = environment / MARKER
     if marker.exists():
         return python_of(environment)
@@ -82,11 +90,22 @@ def build(engine: str) -> Path:
             shutil.rmtree(environment)
         _run(sys.executable, "-m", "venv", str(environment))
         requirements = REQUIREMENTS / f"{engine}.txt"
-        names = {"torch": _pinned(requirements, "torch"), "requirements": str(requirements)}
-        for step in RECIPE:
+        names = {"requirements": str(requirements)}
+        if below is None:
+            names["torch"] = _pinned(requirements, "torch")
+        else:
+            _packages(environment).joinpath(UNDER).write_text(
+                f"{_packages(environment_path(below))}\n"
+            )
+        for step in RECIPE if below is None else LAYER:
             _run(str(python_of(environment)), *(word.format(**names) for word in step))
         marker.write_text(f"{time.monotonic() - started:.0f} s\n", encoding="utf-8")
     return python_of(environment)
+
+
+def _packages(environment: Path) -> Path:
+    """Return the folder of an environment's packages."""
+    return environment / "lib" / "python{}.{}".format(*sys.version_info) / "site-packages"
 
 
 @contextlib.contextmanager
@@ -116,7 +135,7 @@ def _run(*command: str) -> None:
 def main() -> int:
     """Build the environment named on the command line and print its Python."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("engine", choices=ENGINES)
+    parser.add_argument("engine", choices=(*ENGINES, *LAYERS))
     try:
         print(build(parser.parse_args().engine))
     except subprocess.CalledProcessError as error:

@@ -35,6 +35,13 @@ SECTIONS = {
         "As above, of the draft class that proposes all tokens in one pass, with vLLM's `parallel_drafting`. "
         "*flipped* drafts token by token, which vLLM does without that flag, to the last token.",
     ),
+    "trainers": (
+        "Trained drafts in the forms of trainers",
+        "As above. Each row is the form of a real export (`tests/data/trainers`: its keys, its names of tensors) "
+        "around the trained weights. *as trained* is the reference walk of what the trainer's own code computes, as far as "
+        "an engine can compute it; *as the folder is*, of what engines make of that very folder. *converted*: the engine "
+        "itself on `auto-to-...`, with `--trainer` and `--allow` where they are asked for. See [trainers](trainers.md).",
+    ),
     "stock": (
         "The same drafts forced into SGLang's stock class",
         "Where the plugin is needed, the folder was renamed to `LlamaForCausalLMEagle3` and run all the "
