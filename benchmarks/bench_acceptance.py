@@ -34,7 +34,8 @@ from eagle3_interop.validators.network.reference import Network
 from eagle3_interop.validators.network.weights import Weights
 from eagle3_interop.validators.target.prompts import read_prompts
 from eagle3_interop.validators.target.running import Target
-from eagle3_interop.validators.target.texts import Text, encode, write_texts
+from eagle3_interop.validators.target.texts import Text, encode
+from eagle3_interop.validators.target.writing import write_texts
 
 DATA = Path(__file__).parents[1] / "tests" / "data"
 RIG = Path(__file__).parents[1] / "tests" / "engines" / "run_engine.py"

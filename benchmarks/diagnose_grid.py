@@ -27,7 +27,8 @@ from eagle3_interop.validators.diagnose.wiring import NORMED, STREAM, SUBLAYER, 
 from eagle3_interop.validators.target.captured import Streams, capture
 from eagle3_interop.validators.target.prompts import read_prompts
 from eagle3_interop.validators.target.running import Target
-from eagle3_interop.validators.target.texts import encode, write_texts
+from eagle3_interop.validators.target.texts import encode
+from eagle3_interop.validators.target.writing import write_texts
 
 DATA = Path(__file__).resolve().parents[1] / "tests" / "data"
 

@@ -15,7 +15,7 @@ from eagle3_interop.validators.engines.miswirings import miswirings
 from eagle3_interop.validators.network.reference import Network
 from eagle3_interop.validators.network.weights import Weights
 from eagle3_interop.validators.target.running import Target
-from eagle3_interop.validators.target.texts import write_texts
+from eagle3_interop.validators.target.writing import write_texts
 
 pytestmark = [pytest.mark.engine, pytest.mark.conformance]
 

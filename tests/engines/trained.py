@@ -18,7 +18,8 @@ from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.network.reference import Network
 from eagle3_interop.validators.network.weights import Weights
 from eagle3_interop.validators.target.running import Target
-from eagle3_interop.validators.target.texts import Text, write_texts
+from eagle3_interop.validators.target.texts import Text
+from eagle3_interop.validators.target.writing import write_texts
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"

@@ -21,7 +21,8 @@ from eagle3_interop.validators.network.reference import Network
 from eagle3_interop.validators.network.weights import Weights
 from eagle3_interop.validators.prove.request import Request
 from eagle3_interop.validators.target.running import Target
-from eagle3_interop.validators.target.texts import Text, write_texts
+from eagle3_interop.validators.target.texts import Text
+from eagle3_interop.validators.target.writing import write_texts
 
 K = 4
 CHAIN = Shape.chain(K)

@@ -24,6 +24,7 @@ from eagle3_interop.validators.record.sglang import SGLangServer, SGLangStarted,
 from eagle3_interop.validators.record.wish import Wish
 from eagle3_interop.validators.target.running import Target
 from eagle3_interop.validators.target.tables import TargetTables
+from eagle3_interop.validators.target.writing import write_texts
 
 NEW, AHEAD = 20, 6
 CHAIN = Shape.chain(4)
@@ -58,7 +59,8 @@ def answers(prompts):
     target = Target.load(TARGET)
     rows = [json.loads(line)["token_ids"] for line in prompts.read_text().splitlines()]
     first, last = {}, {}
-    for row, more in zip(rows, target.generate(rows, NEW + AHEAD + 1), strict=True):
+    for text in write_texts(target, rows, NEW + AHEAD + 1, 0).texts:
+        row, more = list(text.prompt), list(text.completion)
         tokens = [*row, *more[:-1]]
         found = target.features(torch.tensor([tokens]), (1, 3, 5))
         states = torch.cat([found.taps[tap][0] for tap in (1, 3, 5)], dim=-1)

@@ -28,7 +28,8 @@ from eagle3_interop.validators.network.reference import Network
 from eagle3_interop.validators.network.weights import Weights
 from eagle3_interop.validators.target.prompts import read_prompts
 from eagle3_interop.validators.target.running import Target
-from eagle3_interop.validators.target.texts import Text, encode, write_texts
+from eagle3_interop.validators.target.texts import Text, encode
+from eagle3_interop.validators.target.writing import write_texts
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -198,6 +199,11 @@ def test_shapes_that_sglang_would_not_run(shape):
         Shape(*shape).checked()
 
 
+def read(target, texts, network, depth, token_budget=4096):
+    """Texts that are there already, read by the target as far as sampled acceptance needs."""
+    return batches(target, texts, network.draft.taps, reach=depth, token_budget=token_budget)
+
+
 def probabilities(target, tokens, temperature):
     final = target.features(torch.tensor([tokens]), ()).final[0, -1]
     return (target.logits(final) / temperature).softmax(-1)
@@ -238,7 +244,7 @@ def test_sampled_acceptance_is_unbiased(drafts, serial, target, kind):
         exact[1] += torch.tensor([both, both * torch.minimum(p2, q2).sum()])
         for b in range(VOCABULARY):
             text = Text(tuple(prompt[:-1]), (prompt[-1], a, b), 2)
-            one = measure_sampled(network, target, [text], 2, temperature)
+            one = measure_sampled(network, target, read(target, [text], network, 2), 2, temperature)
             found += p[a] * p2[b] * torch.tensor([one.greedy, one.probabilistic])
     assert torch.allclose(found, exact, atol=1e-6)
     assert float(exact[:, 0].min()) > 1e-3
@@ -248,7 +254,8 @@ def test_sampled_acceptance_agrees_with_walks_over_the_same_texts(drafts, target
     """In expectation the engine's own counter; here within what 60 texts leave to chance."""
     network = drafts.make_network(drafts.make_draft(**DRAFT), seed=5)
     texts = write_texts(target, PROMPTS * 12, 40, 3, temperature=1.0, seed=4).texts
-    expected = measure_sampled(network, target, texts, 3, 1.0, token_budget=300)
+    read_texts = read(target, texts, network, 3, token_budget=300)
+    expected = measure_sampled(network, target, read_texts, 3, 1.0)
     walked = measure(network, target, texts, [Shape.chain(3)])[Shape.chain(3)]
     assert expected.starts == 60 * 39
     assert abs(expected.accept_length - walked.accept_length) < 0.1

@@ -12,7 +12,7 @@ from eagle3_interop.validators.network.weights import Weights
 from eagle3_interop.validators.prove.agreement import LogitComparison, comparison_gates
 from eagle3_interop.validators.prove.stages import MEANING, first_parting
 from eagle3_interop.validators.target.running import Target
-from eagle3_interop.validators.target.texts import write_texts
+from eagle3_interop.validators.target.writing import write_texts
 
 V, D = 60, 20
 DRAFT = {

@@ -26,7 +26,8 @@ from eagle3_interop.validators.network.reference import Features, Network
 from eagle3_interop.validators.network.weights import Weights
 from eagle3_interop.validators.target.captured import Fusion, capture
 from eagle3_interop.validators.target.running import Target
-from eagle3_interop.validators.target.texts import Text, write_texts
+from eagle3_interop.validators.target.texts import Text
+from eagle3_interop.validators.target.writing import write_texts
 
 H, V, D, LAYERS = 32, 96, 40, 4
 SHAPE = {

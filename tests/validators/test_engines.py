@@ -29,7 +29,7 @@ from eagle3_interop.validators.network.reference import Network
 from eagle3_interop.validators.network.weights import Weights
 from eagle3_interop.validators.prove.request import Request
 from eagle3_interop.validators.target.running import Target
-from eagle3_interop.validators.target.texts import write_texts
+from eagle3_interop.validators.target.writing import write_texts
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 TARGET, PLAIN = DATA / "target", DATA / "drafts" / "plain"

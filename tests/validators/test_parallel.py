@@ -23,7 +23,7 @@ from eagle3_interop.validators.prove.request import Request
 from eagle3_interop.validators.prove.stages import first_parting
 from eagle3_interop.validators.prove.validate import validate
 from eagle3_interop.validators.target.running import Target
-from eagle3_interop.validators.target.texts import write_texts
+from eagle3_interop.validators.target.writing import write_texts
 
 DATA = Path(__file__).parents[1] / "data"
 TRAINED = DATA / "parallel" / "peagle"

@@ -19,7 +19,7 @@ from eagle3_interop.validators.prove.agreement import LogitComparison
 from eagle3_interop.validators.prove.request import Request
 from eagle3_interop.validators.prove.stages import first_parting
 from eagle3_interop.validators.target.running import Target
-from eagle3_interop.validators.target.texts import write_texts
+from eagle3_interop.validators.target.writing import write_texts
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 TARGET, PLAIN = DATA / "target", DATA / "drafts" / "plain"

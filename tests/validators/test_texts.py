@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from eagle3_interop.schemas.findings import Usage
 from eagle3_interop.validators.target import prompts as prompts_module
@@ -16,13 +14,7 @@ from eagle3_interop.validators.target.prompts import (
     read_prompts,
 )
 from eagle3_interop.validators.target.running import Target
-from eagle3_interop.validators.target.texts import (
-    Text,
-    disagreements,
-    encode,
-    load_tokenizer,
-    write_texts,
-)
+from eagle3_interop.validators.target.texts import Text, encode, load_tokenizer
 
 TINY = Path(__file__).parents[1] / "data" / "target"
 CHAT = ({"role": "user", "content": "hi"},)
@@ -186,72 +178,8 @@ def test_ids_must_be_the_targets():
             encode([prompt], None, 10)
 
 
-def test_texts_have_exactly_the_wanted_length(target):
-    prompts = [[5, 6, 7], [8, 9], [10, 11, 12, 13]]
-    made = write_texts(target, prompts, 12, 3)
-    assert [len(t.completion) for t in made.texts] == [15] * 3
-    assert [t.scored for t in made.texts] == [12] * 3
-    assert (made.given, made.disagreements) == (0, 0)
-    assert disagreements(target, [(t, 15) for t in made.texts], 20) == 0
-
-
 def test_starts_of_a_text():
     text = Text((1, 2, 3), (4, 5, 6, 7, 8), 3)
     assert list(text.starts) == [2, 3]
     assert len(text) == 8
     assert list(Text((1,), (2, 3), 1).starts) == []
-
-
-def test_given_texts_are_judged_and_continued(target):
-    prompts = [[5, 6, 7], [8, 9], [10, 11, 12, 13]]
-    own = [t.completion for t in write_texts(target, prompts, 12, 3).texts]
-    wrong = list(own[1][:12])
-    wrong[4] = (wrong[4] + 1) % 1024
-    made = write_texts(target, prompts, 12, 3, given=[own[0], wrong, own[2][:7]])
-    assert made.texts[0].completion == own[0]
-    assert made.texts[2].completion == own[2][:10]
-    assert [t.scored for t in made.texts] == [12, 12, 7]
-    assert list(made.texts[1].completion[:12]) == wrong
-    assert made.given == 15 + 12 + 7
-    final = target.features(torch.tensor([prompts[1] + wrong]), ()).final[0]
-    expected = sum(a != b for a, b in zip(target.greedy(final)[1:13].tolist(), wrong, strict=True))
-    assert made.disagreements == expected >= 1
-
-
-def test_stopping_at_the_end_of_sequence(target):
-    prompts = [[5, 6, 7], [8, 9]]
-    own = write_texts(target, prompts, 12, 3).texts
-    stop = own[0].completion[4]
-    made = write_texts(target, prompts, 12, 3, stop_ids=[stop]).texts
-    assert made[0].scored == own[0].completion.index(stop) + 1
-    assert made[0].completion == own[0].completion
-
-
-def test_sampled_texts_follow_the_seed(target):
-    first, again, other = (
-        write_texts(target, [[5, 6, 7]] * 3, 8, 1, temperature=1.0, seed=seed).texts
-        for seed in (1, 1, 2)
-    )
-    assert first == again
-    assert first != other
-    assert len({text.completion for text in first}) == 3
-
-
-def test_generation_does_not_depend_on_the_batch(target):
-    prompts = [[5, 6, 7], [8, 9], [10, 11, 12, 13], [1000] * 30]
-    whole = write_texts(target, prompts, 10, 2)
-    assert write_texts(target, prompts, 10, 2, token_budget=1) == whole
-
-
-def test_an_id_list_of_another_model_is_judged(target):
-    torch.manual_seed(0)
-    other = Target(
-        LlamaForCausalLM(
-            LlamaConfig(
-                hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
-                vocab_size=1024,
-            )
-        )
-    )  # fmt: skip
-    foreign = [t.completion for t in write_texts(other, [[5, 6, 7]], 10, 0).texts]
-    assert write_texts(target, [[5, 6, 7]], 10, 0, given=foreign).disagreements > 5

@@ -10,7 +10,8 @@ from eagle3_interop.validators.accept.acceptance import measure
 from eagle3_interop.validators.accept.drafting import batches, tree_paths
 from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.target.running import Target
-from eagle3_interop.validators.target.texts import Text, write_texts
+from eagle3_interop.validators.target.texts import Text
+from eagle3_interop.validators.target.writing import write_texts
 
 VOCABULARY = 5
 PROMPTS = [[1, 2, 3], [4], [4, 0, 1, 2, 3, 3, 1], [2, 2]]

@@ -6,7 +6,7 @@ gives the first new token, and from there each step takes (accepted + 1) tokens 
 step counts in full, as in the engines.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -127,7 +127,7 @@ def measure(
         Usage: SGLang would not run one of the shapes.
         ValueError: a text is too short for the deepest shape.
     """
-    counters = {shape: Counter(shape, texts) for shape in map(Shape.checked, shapes)}
+    counters = {shape: Counter(shape) for shape in map(Shape.checked, shapes)}
     taps = network.draft.fed_taps(target.depth)
     final = network.draft.fc is None
     for batch in batches(
@@ -137,7 +137,8 @@ def measure(
             counters[shape].add(batch, lengths)
     one_pass = network.draft.parallel is not None
     return {
-        shape: replace(counter.result(), one_pass=one_pass) for shape, counter in counters.items()
+        shape: replace(counter.result(texts), one_pass=one_pass)
+        for shape, counter in counters.items()
     }
 
 
@@ -173,37 +174,39 @@ def walk(lengths: Sequence[int], scored: int) -> list[int]:
 
 
 class Counter:
-    """Walks the texts of each batch for one shape; keeps two integers a text."""
+    """Walks the texts of each batch for one shape; keeps a few integers a text."""
 
-    def __init__(self, shape: Shape, texts: Sequence[Text]) -> None:
-        """Begin at zero.
+    def __init__(self, shape: Shape) -> None:
+        """Begin at zero."""
+        self.shape = shape
+        self._prompts: dict[int, tuple[int, int]] = {}
+        self._positions: dict[int, tuple[int, ...]] = {}
+
+    def add(self, batch: Batch, lengths: Tensor) -> None:
+        """Count a batch, whose `lengths` are of `batch_lengths`: [B, S].
 
         Raises:
             ValueError: a text is too short for the shape.
         """
-        self.shape = shape
-        self.texts = texts
-        self.prompts = [(0, 0)] * len(texts)
-        self.positions = [(0,) * shape.steps] * len(texts)
-        for text in texts:
-            if len(text.completion) < text.scored + shape.steps - 1:
-                raise ValueError(f"{shape.steps} steps need as many tokens after the scored ones")
-
-    def add(self, batch: Batch, lengths: Tensor) -> None:
-        """Count a batch, whose `lengths` are of `batch_lengths`: [B, S]."""
-        for index, row in zip(batch.indices, lengths.tolist(), strict=True):
-            walks = self.texts[index].walks
-            steps = [taken for first, scored in walks for taken in walk(row[first:], scored)]
-            self.prompts[index] = len(steps), sum(steps)
-            self.positions[index] = tuple(
+        for index, text, row in zip(batch.indices, batch.texts, lengths.tolist(), strict=True):
+            if len(text.completion) < text.scored + self.shape.steps - 1:
+                raise ValueError(
+                    f"{self.shape.steps} steps need as many tokens after the scored ones"
+                )
+            steps = [taken for first, scored in text.walks for taken in walk(row[first:], scored)]
+            self._prompts[index] = len(steps), sum(steps)
+            self._positions[index] = tuple(
                 sum(taken > position for taken in steps) for position in range(self.shape.steps)
             )
 
-    def result(self) -> Acceptance:
-        """The counters, once all batches were added."""
-        tokens = sum(scored for text in self.texts for _, scored in text.walks)
-        total = tuple(sum(row[j] for row in self.positions) for j in range(self.shape.steps))
-        return Acceptance(self.shape, tokens, tuple(self.prompts), total, tuple(self.positions))
+    def result(self, texts: Sequence[Text]) -> Acceptance:
+        """The counters over these texts, once all batches were added; one without a start counts nothing."""
+        tokens = sum(scored for text in texts for _, scored in text.walks)
+        nothing = (0,) * self.shape.steps
+        prompts = tuple(self._prompts.get(index, (0, 0)) for index in range(len(texts)))
+        positions = tuple(self._positions.get(index, nothing) for index in range(len(texts)))
+        total = tuple(sum(row[j] for row in positions) for j in range(self.shape.steps))
+        return Acceptance(self.shape, tokens, prompts, total, positions)
 
 
 def best_by_cost(results: Sequence[Acceptance], cost_ratio: float) -> Acceptance:
@@ -257,12 +260,9 @@ class Sampled:
 def measure_sampled(
     network: Network,
     target: Source,
-    texts: Sequence[Text],
+    sampled: Iterable[Batch],
     depth: int,
     temperature: float,
-    *,
-    token_budget: int = 4096,
-    progress: Progress | None = None,
 ) -> Sampled:
     """Expected acceptance of chains along texts that the target sampled at this temperature.
 
@@ -274,26 +274,23 @@ def measure_sampled(
     Args:
         network: the draft.
         target: the target.
-        texts: sampled by the target at `temperature`, each with ``depth - 1`` tokens after the scored ones.
+        sampled: texts sampled by the target at `temperature`, each with ``depth - 1`` tokens after the scored
+            ones; features, the final output's too, reach `depth` positions beyond the last start.
         depth: proposed tokens a step.
         temperature: above 0.
-        token_budget: tokens a batch may hold.
-        progress: told the tokens done.
     """
-    taps = network.draft.fed_taps(target.depth)
     sums = torch.zeros(2, depth, dtype=torch.float64)
-    prompts = [(0.0, 0.0)] * len(texts)
-    for batch in batches(
-        target, texts, taps, reach=depth, token_budget=token_budget, progress=progress
-    ):
+    prompts: dict[int, tuple[float, float]] = {}
+    for batch in sampled:
         expected = _expected(network, target, batch, depth, temperature).cpu()
         sums += expected.sum(dim=(0, 1))
         gained, counts = expected[:, :, 0].sum(dim=(1, 2)).tolist(), batch.valid.sum(dim=1).tolist()
         for index, count, gain in zip(batch.indices, counts, gained, strict=True):
             prompts[index] = float(count), gain
-    starts = int(sum(count for count, _ in prompts))
+    rows = tuple(prompts[index] for index in sorted(prompts))
+    starts = int(sum(count for count, _ in rows))
     greedy, probabilistic = (sums / max(starts, 1)).tolist()
-    return Sampled(temperature, starts, tuple(greedy), tuple(probabilistic), tuple(prompts))
+    return Sampled(temperature, starts, tuple(greedy), tuple(probabilistic), rows)
 
 
 @torch.no_grad()

@@ -24,6 +24,7 @@ from eagle3_interop.validators.network.reference import Features, Network, Outpu
 from eagle3_interop.validators.target.running import Progress, pack
 from eagle3_interop.validators.target.source import Source
 from eagle3_interop.validators.target.texts import Text
+from eagle3_interop.validators.target.writing import Written
 
 CHUNK = 1024
 """Positions whose logits exist at once."""
@@ -39,6 +40,7 @@ class Batch:
         starts: [B, S] start positions, row by row; the padding repeats the last one.
         valid: [B, S], which of them are real.
         features: at positions 0..T-1, for every start at least.
+        texts: the rows, where they are to be counted.
     """
 
     indices: list[int]
@@ -46,6 +48,7 @@ class Batch:
     starts: Tensor
     valid: Tensor
     features: Features
+    texts: Sequence[Text] = ()
 
     def text(self, offset: int) -> Tensor:
         """[B, S], the token `offset` places after each start."""
@@ -73,41 +76,59 @@ def batches(
         token_budget: tokens a batch may hold, padding included.
         progress: told the tokens done.
     """
+    for indices, length in _groups(texts, reach, token_budget):
+        chosen = [texts[i] for i in indices]
+        tokens = _padded(chosen).to(target.device)
+        features = target.features_of(chosen, tokens[:, :length], taps, final=final)
+        yield _batch(chosen, indices, tokens, features)
+        if progress is not None:
+            progress(sum(texts[i].starts[-1] + 1 + reach for i in indices))
+
+
+def written_batches(group: Written, *, reach: int = 0, token_budget: int = 4096) -> Iterator[Batch]:
+    """What the target has just written, a budget of tokens at a time; its features are there already.
+
+    Args:
+        group: texts that were written together.
+        reach: positions after the last start that the features must cover too.
+        token_budget: tokens a batch may hold, padding included.
+    """
+    for rows, length in _groups(group.texts, reach, token_budget):
+        chosen = [group.texts[row] for row in rows]
+        at = torch.tensor(rows, device=group.features.final.device)
+        taps = {tap: stream[at, :length] for tap, stream in group.features.taps.items()}
+        features = Features(taps, group.features.final[at, :length])
+        tokens = _padded(chosen).to(at.device)
+        yield _batch(chosen, [group.indices[row] for row in rows], tokens, features)
+
+
+def _groups(
+    texts: Sequence[Text], reach: int, token_budget: int
+) -> Iterator[tuple[list[int], int]]:
+    """Texts to draft on together, and the positions whose features they need."""
     order = sorted(
         (i for i, text in enumerate(texts) if text.scored > 1), key=lambda i: len(texts[i])
     )
     lengths = [texts[i].starts[-1] + 1 + reach for i in order]
     for group in pack(lengths, token_budget):
-        indices = [order[i] for i in group]
-        yield _batch(target, [texts[i] for i in indices], indices, taps, reach, final)
-        if progress is not None:
-            progress(sum(lengths[i] for i in group))
+        yield [order[i] for i in group], max(lengths[i] for i in group)
 
 
-def _batch(
-    target: Source,
-    texts: list[Text],
-    indices: list[int],
-    taps: Sequence[int],
-    reach: int,
-    final: bool,
-) -> Batch:
+def _padded(texts: Sequence[Text]) -> Tensor:
     longest = max(map(len, texts))
-    rows = [[*text.prompt, *text.completion, *[0] * (longest - len(text))] for text in texts]
-    tokens = torch.tensor(rows, device=target.device)
-    width = max(len(text.starts) for text in texts)
-    columns = torch.arange(width)
+    return torch.tensor(
+        [[*text.prompt, *text.completion, *[0] * (longest - len(text))] for text in texts]
+    )
+
+
+def _batch(texts: list[Text], indices: list[int], tokens: Tensor, features: Features) -> Batch:
+    columns = torch.arange(max(len(text.starts) for text in texts))
     first = torch.tensor([text.starts[0] for text in texts])[:, None]
     counts = torch.tensor([len(text.starts) for text in texts])[:, None]
     starts = first + torch.minimum(columns, counts - 1)
-    length = int(starts.max()) + 1 + reach
-    return Batch(
-        indices,
-        tokens,
-        starts.to(target.device),
-        (columns < counts).to(target.device),
-        target.features_of(texts, tokens[:, :length], taps, final=final),
-    )
+    valid = columns < counts
+    device = tokens.device
+    return Batch(indices, tokens, starts.to(device), valid.to(device), features, texts)
 
 
 @torch.no_grad()

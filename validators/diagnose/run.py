@@ -31,7 +31,8 @@ from eagle3_interop.validators.target.recorded import RecordedText
 from eagle3_interop.validators.target.replayed import as_many, replay, spans
 from eagle3_interop.validators.target.running import DTYPES, Progress, Target, resolve_device
 from eagle3_interop.validators.target.source import Source
-from eagle3_interop.validators.target.texts import Texts, encode, load_tokenizer, write_texts
+from eagle3_interop.validators.target.texts import encode, load_tokenizer
+from eagle3_interop.validators.target.writing import Texts, write_texts
 
 FEWEST = 6
 """Texts below which equal wirings are told apart by chance in more than one of twenty cases: all n texts lean

@@ -20,7 +20,8 @@ from eagle3_interop.validators.report import provenance
 from eagle3_interop.validators.target.prompts import Prompt
 from eagle3_interop.validators.target.running import Target
 from eagle3_interop.validators.target.stops import stop_ids
-from eagle3_interop.validators.target.texts import Text, Texts, encode, load_tokenizer, write_texts
+from eagle3_interop.validators.target.texts import Text, encode, load_tokenizer
+from eagle3_interop.validators.target.writing import Texts, write_texts
 
 GATE = "engine-counters"
 

@@ -166,7 +166,7 @@ def count(
         shape: what is drafted a step.
         look: shown the accepted lengths [B, S] of all, and which are real.
     """
-    counters = [Counter(shape, texts) for _ in networks]
+    counters = [Counter(shape) for _ in networks]
     taps = sorted({tap for one in networks for tap in one.draft.fed_taps(target.depth)})
     final = any(one.draft.fc is None for one in networks)
     for batch in batches(target, texts, taps, final=final):
@@ -175,7 +175,7 @@ def count(
             counter.add(batch, found)
         if look is not None:
             look(lengths, batch.valid)
-    return [counter.result() for counter in counters]
+    return [counter.result(texts) for counter in counters]
 
 
 def summary(counted: Acceptance | Served) -> Mapping[str, Any]:

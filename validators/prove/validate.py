@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from eagle3_interop.validators.accept.acceptance import (
     batch_lengths,
     measure_sampled,
 )
-from eagle3_interop.validators.accept.drafting import CHUNK, batches, draft_steps
+from eagle3_interop.validators.accept.drafting import CHUNK, draft_steps
 from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.accept.sweep import grid, rows
 from eagle3_interop.validators.memory import enough_memory
@@ -42,6 +42,7 @@ from eagle3_interop.validators.prove.agreement import (
     comparison_gates,
     where_they_part,
 )
+from eagle3_interop.validators.prove.material import Known, Material, Writing
 from eagle3_interop.validators.prove.request import Judge, Request, Session
 from eagle3_interop.validators.prove.streamed import Streamed, Teacher, open_streams, read_streams
 from eagle3_interop.validators.report import provenance
@@ -49,7 +50,8 @@ from eagle3_interop.validators.target.prompts import Prompt, bundled_prompts, re
 from eagle3_interop.validators.target.running import DTYPES, Progress, Target, resolve_device
 from eagle3_interop.validators.target.source import Source
 from eagle3_interop.validators.target.stops import stop_ids
-from eagle3_interop.validators.target.texts import Text, encode, load_tokenizer, write_texts
+from eagle3_interop.validators.target.texts import encode, load_tokenizer
+from eagle3_interop.validators.target.writing import Order, Texts
 
 Watch = Callable[[str, int], AbstractContextManager[Progress | None]]
 """Shows that something of so many tokens is being done."""
@@ -72,6 +74,26 @@ class Measured:
     logits: LogitComparison | None = None
     trained: tuple[Acceptance, LogitComparison] | None = None
     agreement: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Networks:
+    """What is measured on the same features.
+
+    Attributes:
+        checkpoint: the draft, as engines compute it.
+        source: the one that it should equal.
+        trained: the draft as its trainer computed it, where that is another network.
+    """
+
+    checkpoint: Network
+    source: Network | None = None
+    trained: Network | None = None
+
+    @property
+    def others(self) -> tuple[Network, ...]:
+        """All but the checkpoint's."""
+        return tuple(one for one in (self.source, self.trained) if one is not None)
 
 
 @contextmanager
@@ -127,32 +149,36 @@ def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Repo
         with watch("the engine starts and generates", len(prompts) * request.written):
             judge.serve(request, loaded, prompts, shape)
     target: Source
-    texts: tuple[Text, ...]
-    encoded: list[tuple[int, ...]] = []
-    given = None
+    material: Material
+    given = order = None
+    made = Texts()
     if request.streams is not None:
         given = _recorded(request, device, drafts, shapes)
-        target, texts, said = given.recording, given.texts, list(given.findings)
-        prompts = [Prompt(token_ids=text.prompt) for text in texts]
+        target, material = given.recording, Known(given.recording, given.texts)
+        prompts = [Prompt(token_ids=text.prompt) for text in given.texts]
     else:
         with watch("loading the target", 0):
-            target = load_target(request, device)
+            target = running = load_target(request, device)
         reach = loaded.target.max_position if loaded.target else None
-        texts, said, encoded = _written(request, target, prompts, shapes, watch, reach)
+        order = _order(request, running, prompts, shapes, reach)
+        material = Writing(running, order, made)
     environment = provenance.environment(request, target, str(device), prompts, loaded)
+    network = _network(loaded, target, request, device)
+    other = None if source is None else _network(source, target, request, device)
+    networks = Networks(network, other, _trained(network, loaded))
+    teacher = Teacher(given.recording, given.texts, shape.steps) if given else None
+    measured = _measure(request, networks, material, shapes, watch, teacher)
+    said = given.findings if given else _disagreements(made)
     session = Session(
         request,
         loaded,
-        _network(loaded, target, request, device),
+        network,
         target,
-        texts,
+        material.texts,
         shape,
         (*dequantised(loaded).reading.findings, *said),
     )
-    other = _network(source, target, request, device) if source else None
-    teacher = Teacher(given.recording, given.texts, shape.steps) if given else None
-    measured = _measure(session, other, shapes, watch, teacher)
-    sampling = _sampling(session, encoded, watch) if request.temperature else None
+    sampling = _sampling(session, order, watch) if order and request.temperature else None
     judgement = judge(session, measured.ours[shape]) if judge else None
     against = _against(session, source, measured) if source else None
     gates = (*_gates(session, measured), *(judgement.gates if judgement else ()))
@@ -192,15 +218,14 @@ def _recorded(
     return read_streams(request, recording, max(deepest, MIN_DEPTH if len(drafts) > 1 else 1))
 
 
-def _written(
+def _order(
     request: Request,
     target: Target,
     prompts: list[Prompt],
     shapes: Sequence[Shape],
-    watch: Watch,
     positions: int | None,
-) -> tuple[tuple[Text, ...], list[Finding], list[tuple[int, ...]]]:
-    """Texts that the target writes now, what is to be said of them, and the prompts' token ids."""
+) -> Order:
+    """What the target shall write: enough to judge drafts past the end of the scored tokens."""
     extra = max(MIN_DEPTH, *(one.steps for one in shapes))
     path = provenance.target_folder(request.target)
     tokenizer = load_tokenizer(path, trust_remote_code=request.trust_remote_code)
@@ -211,18 +236,8 @@ def _written(
         positions=positions,
         room=request.written + extra,
     )
-    stops = _stops(request, target)
-    with watch("generating", len(encoded) * (request.written + extra)) as progress:
-        made = write_texts(
-            target,
-            encoded,
-            request.written,
-            extra,
-            given=[prompt.completion for prompt in prompts],
-            stop_ids=stops,
-            progress=progress,
-        )
-    return made.texts, _disagreements(made.disagreements, made.given), encoded
+    given = [prompt.completion for prompt in prompts]
+    return Order(encoded, request.written, extra, given, _stops(request, target))
 
 
 def _check_unchanged(files: Mapping[str, str], loaded: Loaded) -> None:
@@ -264,9 +279,9 @@ def _network(loaded: Loaded, target: Source, request: Request, device: torch.dev
     return Network(loaded.reading.draft, weights)
 
 
-def _trained(session: Session) -> Network | None:
+def _trained(network: Network, loaded: Loaded) -> Network | None:
     """The network that the trainer's own code computed, where that is another one."""
-    network, trainer = session.network, session.loaded.trainer
+    trainer = loaded.trainer
     if trainer is None:
         return None
     draft = trainer.draft(network.draft)
@@ -312,50 +327,58 @@ def _stops(request: Request, target: Target) -> list[int]:
     return list(stop_ids(*named))
 
 
-def _disagreements(count: int, given: int) -> list[Finding]:
-    if not count:
+def _disagreements(made: Texts) -> list[Finding]:
+    if not made.disagreements:
         return []
-    message = f"{count} of {given} given tokens are not this target's own greedy choice."
+    message = f"{made.disagreements} of {made.given} given tokens are not this target's own greedy choice."
     return [finding("given-texts", "--prompts", message)]
 
 
 def _measure(
-    session: Session,
-    other: Network | None,
+    request: Request,
+    networks: Networks,
+    material: Material,
     shapes: Sequence[Shape],
     watch: Watch,
     teacher: Teacher | None = None,
 ) -> Measured:
-    """Everything that one teacher-forced pass of the target tells."""
-    texts, shape = session.texts, session.shape
-    trained = _trained(session)
-    others = [one for one in (other, trained) if one is not None]
-    networks = [session.network, *others]
+    """Everything that one pass of the target over its texts tells.
+
+    Args:
+        request: the user's.
+        networks: what is measured.
+        material: texts and features.
+        shapes: what is counted; the first is the one that was asked for.
+        watch: shows progress.
+        teacher: of recordings.
+    """
+    network, others = networks.checkpoint, networks.others
+    shape = shapes[0]
     depth = max(MIN_DEPTH, shape.steps)
-    compared = [LogitComparison(session.network, one, depth) for one in others]
-    taps = _taps(networks)
-    final = any(network.draft.fc is None for network in networks)
-    counters = [{one: Counter(one, texts) for one in shapes}]
-    counters += [{shape: Counter(shape, texts)} for _ in others]
+    compared = [LogitComparison(network, one, depth) for one in others]
+    final = any(one.draft.fc is None for one in (network, *others))
+    counters = [{one: Counter(one) for one in shapes}, *({shape: Counter(shape)} for _ in others)]
     right = torch.zeros(shape.steps, 2)
-    with watch("measuring", sum(text.starts[-1] + 1 for text in texts if text.starts)) as progress:
-        for batch in batches(session.target, texts, taps, final=final, progress=progress):
-            for network, counted in zip(networks, counters, strict=True):
-                for one, lengths in batch_lengths(network, batch, list(counted)).items():
-                    counted[one].add(batch, lengths)
+    with watch(material.title, material.tokens) as progress:
+        taps = _taps((network, *others))
+        for batch in material.batches(taps, final=final, progress=progress):
+            for one, counted in zip((network, *others), counters, strict=True):
+                for drafted, lengths in batch_lengths(one, batch, list(counted)).items():
+                    counted[drafted].add(batch, lengths)
             for logits in compared:
                 logits.add(batch)
             if teacher is not None:
-                teacher.add(session.network, batch)
-            if session.request.agreement:
-                right += _right(session.network, batch, shape.steps)
-    ours, *rest = [{one: count.result() for one, count in x.items()} for x in counters]
-    share = (right[:, 0] / right[:, 1].clamp(min=1)).tolist() if session.request.agreement else []
+                teacher.add(network, batch)
+            if request.agreement:
+                right += _right(network, batch, shape.steps)
+    texts = material.texts
+    ours, *rest = [{one: count.result(texts) for one, count in x.items()} for x in counters]
+    share = (right[:, 0] / right[:, 1].clamp(min=1)).tolist() if request.agreement else []
     return Measured(
         ours,
-        rest[0] if other else {},
-        compared[0] if other else None,
-        (rest[-1][shape], compared[-1]) if trained else None,
+        rest[0] if networks.source else {},
+        compared[0] if networks.source else None,
+        (rest[-1][shape], compared[-1]) if networks.trained else None,
         tuple(share),
     )
 
@@ -375,23 +398,24 @@ def _right(network: Network, batch: Any, depth: int) -> torch.Tensor:  # noqa: A
     return counts
 
 
-def _sampling(session: Session, encoded: Sequence[tuple[int, ...]], watch: Watch) -> dict[str, Any]:
+def _sampling(session: Session, order: Order, watch: Watch) -> dict[str, Any]:
     """Acceptance along texts that the target samples."""
     request, depth = session.request, session.shape.steps
     assert isinstance(session.target, Target)  # noqa: S101 - `Request.check` refuses recordings here
-    with watch("sampling", len(encoded) * (request.written + depth)) as progress:
-        texts = write_texts(
+    wanted = replace(
+        order, extra=depth, given=None, temperature=request.temperature, seed=request.seed
+    )
+    sampled = Writing(session.target, wanted, reach=depth)
+    taps = session.network.draft.fed_taps(session.target.depth)
+    with watch("sampling", sampled.tokens) as progress:
+        found = measure_sampled(
+            session.network,
             session.target,
-            encoded,
-            request.written,
+            sampled.batches(taps, final=True, progress=progress),
             depth,
-            temperature=request.temperature,
-            seed=request.seed,
-            stop_ids=_stops(request, session.target),
-            progress=progress,
-        ).texts
-    sampled = measure_sampled(session.network, session.target, texts, depth, request.temperature)
-    return sampled.summary(request.seed)
+            request.temperature,
+        )
+    return found.summary(request.seed)
 
 
 def _against(session: Session, source: Loaded, measured: Measured) -> AgainstReport:

@@ -15,6 +15,7 @@ from eagle3_interop.validators.record.wish import Wish
 from eagle3_interop.validators.report import provenance
 from eagle3_interop.validators.target.running import DTYPES, Progress, Target, pack
 from eagle3_interop.validators.target.tables import TargetTables
+from eagle3_interop.validators.target.writing import write_texts
 
 TOKEN_BUDGET = 4096
 """Tokens of the texts that are under way at a time."""
@@ -70,8 +71,8 @@ class Library:
         order = list(range(skip, len(plan.prompts)))
         for group in pack([len(plan.prompts[i]) + new for i in order], TOKEN_BUDGET):
             prompts = [plan.prompts[order[i]] for i in group]
-            added = target.generate(prompts, new, progress=progress)
-            rows = [[*prompt, *text] for prompt, text in zip(prompts, added, strict=True)]
+            made = write_texts(target, prompts, new, 0, progress=progress).texts
+            rows = [[*text.prompt, *text.completion] for text in made]
             longest = max(map(len, rows))
             tokens = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows])
             taps = {*plan.taps, *([held.depth] if plan.last == "pre-norm" else [])}

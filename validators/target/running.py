@@ -60,6 +60,7 @@ class Target:
         config: its text config (of a vision-language wrapper, the language half).
         layers: its decoder layers.
         device: where inputs go.
+        cache_name: argument of its forward, and key of its output, that holds keys and values.
     """
 
     def __init__(self, model: PreTrainedModel, device: torch.device | str = "cpu") -> None:
@@ -74,7 +75,7 @@ class Target:
         self.device = torch.device(device)
         self.backbone, self.layers = find_decoder(model, self.config.num_hidden_layers)
         taken = inspect.signature(self.backbone.forward).parameters
-        self._cache_name = "cache" if "cache" in taken else "past_key_values"  # before 5.24
+        self.cache_name = "cache" if "cache" in taken else "past_key_values"  # before 5.24
         self._head: nn.Module = model.get_output_embeddings()  # type: ignore[no-untyped-call]
 
     @classmethod
@@ -184,71 +185,11 @@ class Target:
             best = [self.logits(part).argmax(dim=-1) for part in torch.split(final, chunk)]
         return torch.cat(best)
 
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        new_tokens: int,
-        *,
-        temperature: float = 0.0,
-        generator: torch.Generator | None = None,
-        token_budget: int = 16384,
-        progress: Progress | None = None,
-    ) -> list[list[int]]:
-        """Continue each prompt by exactly this many tokens; end-of-sequence is a token like others.
-
-        Args:
-            prompts: token ids, none of them empty.
-            new_tokens: tokens to add.
-            temperature: 0 for greedy.
-            generator: of the sampling.
-            token_budget: tokens, padding included, that one batch may hold in its cache.
-            progress: told the tokens done.
-
-        Returns:
-            The new tokens of each prompt, in the prompts' order.
-        """
-        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-        results: list[list[int]] = [[] for _ in prompts]
-        for batch in pack([len(prompts[i]) + new_tokens for i in order], token_budget):
-            chosen = [order[i] for i in batch]
-            rows = self._continue(
-                [prompts[i] for i in chosen], new_tokens, temperature, generator, progress
-            )
-            for i, row in zip(chosen, rows, strict=True):
-                results[i] = row
-        return results
-
     @torch.no_grad()
-    def _continue(
-        self,
-        prompts: Sequence[Sequence[int]],
-        new_tokens: int,
-        temperature: float,
-        generator: torch.Generator | None,
-        progress: Progress | None,
-    ) -> list[list[int]]:
-        length = max(map(len, prompts))
-        pads = torch.tensor([length - len(p) for p in prompts])
-        tokens = torch.tensor([[0] * (length - len(p)) + list(p) for p in prompts])
-        mask = torch.arange(length + new_tokens) >= pads[:, None]
-        mask, tokens = mask.long().to(self.device), tokens.to(self.device)
-        positions = (mask.cumsum(-1) - 1).clamp(min=0)
-        cache, first, made = None, 0, []
-        for last in range(length, length + new_tokens):
-            out = self.backbone(
-                input_ids=tokens,
-                attention_mask=mask[:, :last] if bool(pads.any()) else None,
-                position_ids=positions[:, first:last],
-                use_cache=True,
-                **{self._cache_name: cache},
-            )
-            cache, first = out[self._cache_name], last
-            tokens = _choose(self.logits(out.last_hidden_state[:, -1]), temperature, generator)
-            made.append(tokens)
-            if progress is not None:
-                progress(len(prompts))
-        result: list[list[int]] = torch.cat(made, dim=1).tolist() if made else [[] for _ in prompts]
-        return result
+    def run(self, taps: Sequence[int], **given: Any) -> tuple[Any, dict[int, Tensor]]:  # noqa: ANN401
+        """One pass of the decoder with these arguments: its output, and the streams at the taps."""
+        with self._capture(taps, stop=False) as caught:
+            return self.backbone(**given), caught
 
     @contextlib.contextmanager
     def _capture(self, taps: Sequence[int], *, stop: bool) -> Iterator[dict[int, Tensor]]:
@@ -333,13 +274,6 @@ def pack(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
         longest = max(longest, length)
     if group:
         yield group
-
-
-def _choose(logits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
-    """The next token of each row, [B, V] to [B, 1]."""
-    if temperature == 0:
-        return logits.argmax(dim=-1, keepdim=True)
-    return torch.multinomial((logits / temperature).softmax(dim=-1), 1, generator=generator)
 
 
 def load_config(

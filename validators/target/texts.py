@@ -1,15 +1,13 @@
-"""Texts to measure on: prompts, encoded and continued by the target itself."""
+"""Texts to measure on, and prompts as the target's tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from eagle3_interop.schemas.findings import Usage
 from eagle3_interop.validators.target.prompts import Prompt
-from eagle3_interop.validators.target.running import Progress, Target, pack
 
 
 @dataclass(frozen=True)
@@ -43,21 +41,6 @@ class Text:
     def walks(self) -> tuple[tuple[int, int], ...]:
         """What engines would generate of it: the first of `starts` and the scored tokens of each run."""
         return ((0, self.scored),)
-
-
-@dataclass(frozen=True)
-class Texts:
-    """What `write_texts` made.
-
-    Attributes:
-        texts: in the prompts' order.
-        given: tokens that came from a file.
-        disagreements: how many of those are not the target's own greedy choice.
-    """
-
-    texts: tuple[Text, ...]
-    given: int = 0
-    disagreements: int = 0
 
 
 def load_tokenizer(
@@ -134,82 +117,3 @@ def _encode(prompt: Prompt, tokenizer: PreTrainedTokenizerBase | None) -> tuple[
             "Give messages that it takes, or token_ids."
         ) from error
     return tuple(tokenizer(str(text), add_special_tokens=False)["input_ids"])
-
-
-def write_texts(
-    target: Target,
-    prompts: Sequence[Sequence[int]],
-    new_tokens: int,
-    extra: int,
-    *,
-    given: Sequence[Sequence[int] | None] | None = None,
-    stop_ids: Sequence[int] = (),
-    temperature: float = 0.0,
-    seed: int = 0,
-    token_budget: int = 16384,
-    progress: Progress | None = None,
-) -> Texts:
-    """Let the target continue each prompt by exactly `new_tokens` scored tokens and `extra` more.
-
-    Args:
-        target: writes, and judges what is given.
-        prompts: token ids.
-        new_tokens: tokens to score.
-        extra: tokens after those: as many as the longest draft.
-        given: completions from elsewhere, or None for those that the target shall write; a shorter one is
-            scored at its own length.
-        stop_ids: end-of-sequence ids at which a text's scored part ends (the id included); by default a
-            text never ends early, as with ``ignore_eos`` in the engines.
-        temperature: 0 for greedy.
-        seed: of the sampling.
-        token_budget: tokens a batch may hold.
-        progress: told the tokens done.
-    """
-    given = given or [None] * len(prompts)
-    known = [tuple(text or ())[: new_tokens + extra] for text in given]
-    generator = torch.Generator(device=target.device).manual_seed(seed)
-    scored = [min(new_tokens, len(text)) if text else new_tokens for text in known]
-    missing = [max(0, n + extra - len(text)) for n, text in zip(scored, known, strict=True)]
-    completions = [list(text) for text in known]
-    for length in sorted(set(missing) - {0}):
-        chosen = [i for i, wanted in enumerate(missing) if wanted == length]
-        added = target.generate(
-            [[*prompts[i], *known[i]] for i in chosen],
-            length,
-            temperature=temperature,
-            generator=generator,
-            token_budget=token_budget,
-            progress=progress,
-        )
-        for i, tokens in zip(chosen, added, strict=True):
-            completions[i] += tokens
-    texts = [
-        Text(tuple(prompt), tuple(text), _stopped(text, n, stop_ids))
-        for prompt, text, n in zip(prompts, completions, scored, strict=True)
-    ]
-    checked = [(text, len(known[i])) for i, text in enumerate(texts) if known[i]]
-    return Texts(
-        tuple(texts), sum(n for _, n in checked), disagreements(target, checked, token_budget)
-    )
-
-
-def disagreements(
-    target: Target, texts: Sequence[tuple[Text, int]], token_budget: int = 16384
-) -> int:
-    """How many of the first n completion tokens are not the target's greedy choice given those before."""
-    wrong = 0
-    for group in pack([len(text) for text, _ in texts], token_budget):
-        chosen = [texts[i] for i in group]
-        longest = max(len(text) for text, _ in chosen)
-        rows = [[*t.prompt, *t.completion, *[0] * (longest - len(t))] for t, _ in chosen]
-        final = target.features(torch.tensor(rows), ()).final
-        for row, (text, count) in zip(final, chosen, strict=True):
-            first = len(text.prompt) - 1
-            best = target.greedy(row[first : first + count]).tolist()
-            wrong += sum(a != b for a, b in zip(best, text.completion, strict=False))
-    return wrong
-
-
-def _stopped(completion: Sequence[int], scored: int, stop_ids: Sequence[int]) -> int:
-    ends = (i + 1 for i, token in enumerate(completion[:scored]) if token in stop_ids)
-    return next(ends, scored)
