@@ -76,7 +76,8 @@ def test_an_interval_without_width_is_not_shown_for_one(report):
     (row,) = terminal._acceptance(alike).rows
     assert row[1] == "2.500 (no interval)"
     assert "accept length, no interval" in page(alike)
-    (row,) = terminal._acceptance(report.model_copy(update={"against": None})).rows
+    wide = report.model_copy(update={"acceptance": acceptance(), "against": None})
+    (row,) = terminal._acceptance(wide).rows
     assert row[1] == "2.500 (2.25 to 2.75)"
     assert "accept length, 95 % 2.25 to 2.75" in page(report)
 
