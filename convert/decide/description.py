@@ -114,9 +114,12 @@ def _target(draft: Draft) -> str:
 def _attention(draft: Draft) -> str:
     attention = draft.layers.attention
     if not isinstance(attention, Gqa):
+        pairs = "neighbours" if attention.interleaved else "halves"
+        queries = "" if attention.q_rank is None else f", of {attention.q_rank} for queries"
         return (
-            f"multi-head latent: {attention.heads} heads of {attention.nope_dim} + "
-            f"{attention.rope_dim} rotated, values of {attention.v_dim}, latent of {attention.kv_rank}"
+            f"multi-head latent (MLA): {attention.heads} heads of {attention.nope_dim} + {attention.rope_dim} "
+            f"rotated ({pairs}), values of {attention.v_dim}, latent of {attention.kv_rank}{queries}; "
+            f"scores times {attention.softmax_scale:.6g}"
         )
     parts = [f"{attention.heads} heads of {attention.head_dim}, {attention.kv_heads} KV heads"]
     extras = (

@@ -5,8 +5,9 @@ Source of the facts: SGLang 0.5.23 ``srt/``, each rule's file beside it; ``specu
 """
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from eagle3_interop.convert.read.folders import local_folder
 from eagle3_interop.convert.serve.launch import Command, Serving
@@ -19,6 +20,7 @@ from eagle3_interop.convert.serve.sglang_configs import (
     needs_plugin,
 )
 from eagle3_interop.schemas.dialects.keys import architecture
+from eagle3_interop.schemas.dialects.recognition import is_latent
 from eagle3_interop.schemas.findings import Finding, finding
 from eagle3_interop.schemas.hub import is_hub_id
 
@@ -48,6 +50,11 @@ _PAGED = {
     "trtllm_mha": (_BASE, _DECODE, _PREFILL, _DRAFT),
 }
 """Backends that make pages of 16 positions at least, and the flags by which they do."""
+_LATENT_ALONE = frozenset(["cutedsl_mla", "flashmla", "trtllm_mla"])
+_GROUPS_ALONE = frozenset(["hpc_ops", "trtllm_mha"])
+"""Backends that compute one kind of attention: ``layers/attention/attention_registry.py``."""
+_BOTH_KINDS = "triton"
+"""One that computes both, on NVIDIA and AMD, over pages too."""
 _OLD_BACKEND = "tokenspeed_mla"
 
 
@@ -67,6 +74,7 @@ def sglang_command(serving: Serving) -> Command:
         "--speculative-num-steps": str(steps),
         _TOPK: str(topk),
         _TOKENS: str(serving.draft_tokens or tokens),
+        f"--{_DRAFT}": _BOTH_KINDS if _kinds_differ(serving) else None,
         "--dtype": dtype_wanted(serving.config, serving.target_config),
     }
     name, _, value = PLUGIN_VARIABLE.partition("=")
@@ -79,6 +87,20 @@ def sglang_command(serving: Serving) -> Command:
     )
 
 
+def _kinds_differ(serving: Serving) -> bool:
+    """Whether draft and target attend in different ways, so that the target's default may not do for the draft."""
+    target = serving.target_config
+    return target is not None and _is_latent(serving.config) != _has_latent(target)
+
+
+def _is_latent(config: Mapping[str, Any]) -> bool:
+    return is_latent(architecture(config), config.get("kv_lora_rank"))
+
+
+def _has_latent(target: Mapping[str, Any]) -> bool:
+    return target.get("kv_lora_rank") is not None
+
+
 def judge_sglang(launch: Launch) -> Iterator[Finding]:
     """What would go wrong with this command."""
     yield from _judge_spelling(launch)
@@ -88,6 +110,7 @@ def judge_sglang(launch: Launch) -> Iterator[Finding]:
     topk = _topk(launch)
     yield from _judge_sampling(launch, topk)
     yield from _judge_attention(launch, topk)
+    yield from _judge_kind(launch)
     yield from judge_configs(launch)
     revision = launch.last("speculative-draft-model-revision")
     served = launch.last("model-path", "model") or next(iter(launch.parsed[1]), None)
@@ -341,3 +364,30 @@ def _judge_attention(launch: Launch, topk: int | None) -> Iterator[Finding]:
     elif base is not None and base not in _TREES_OVER_PAGES:
         message = f"{whose}, and trees over pages need flashinfer, fa3 or triton, not {base}."
         yield finding("serve-pages", f"--{_BASE}" if paged else "--page-size", message)
+
+
+def _judge_kind(launch: Launch) -> Iterator[Finding]:
+    """A draft without a backend of its own takes the target's, also one that cannot compute its attention.
+
+    ``model_executor/model_runner.py`` ``resolve_draft_attention_backend``; for DeepSeek's family
+    ``model_overrides/deepseek_v2.py`` chooses ``trtllm_mla`` on Blackwell, else ``model_override_base.py``.
+    """
+    latent, flags = _is_latent(launch.config), _backends(launch)
+    other = _GROUPS_ALONE if latent else _LATENT_ALONE
+    base = flags.get(_BASE)
+    given = (
+        [flags[_DRAFT]]
+        if _DRAFT in flags
+        else [flags.get(_PREFILL, base), flags.get(_DECODE, base)]
+    )
+    where, fix = f"--{_DRAFT}", f"--{_DRAFT} {_BOTH_KINDS}"
+    kind = "latent attention (MLA)" if latent else "attention with heads in groups"
+    if wrong := next((name for name in given if name in other), None):
+        message = f"{wrong} does not compute the draft's {kind}, and SGLang does not start."
+        yield finding("serve-backend", where, message, fix=fix)
+        return
+    if launch.target is None or launch.takes_a_file or given[0] is not None:
+        return
+    if latent != _has_latent(launch.target):
+        message = f"absent: the draft takes the backend that SGLang chooses for the target, which on some GPUs does not compute its {kind}."
+        yield finding("serve-backend-chosen", where, message, fix=fix)

@@ -9,7 +9,8 @@ from typing import Any
 
 from eagle3_interop.convert.serve.parse import Launch
 from eagle3_interop.schemas.dialects.keys import FLAT_READ, architecture
-from eagle3_interop.schemas.dialects.recognition import PLUGIN
+from eagle3_interop.schemas.dialects.latent import LATENT_KEYS
+from eagle3_interop.schemas.dialects.recognition import PLUGIN, is_latent
 from eagle3_interop.schemas.draft import STRETCHED
 from eagle3_interop.schemas.engines.positions import context_of, rope_kind, rope_of
 from eagle3_interop.schemas.findings import Finding, finding
@@ -88,6 +89,8 @@ def _judge_overrides(launch: Launch) -> Iterator[Finding]:
         if (rope_of(after) != rope_of(config) if key in _ROPE else config.get(key) != value)
     }
     deciding = set(_DECIDING) - (set() if needs_plugin(config) else _WINDOWS)
+    if is_latent(architecture(config), config.get("kv_lora_rank")):
+        deciding |= LATENT_KEYS
     if rope_kind(config) in STRETCHED:
         deciding.add("max_position_embeddings")
     where = "--json-model-override-args"

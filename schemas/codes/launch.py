@@ -141,6 +141,16 @@ CODES: dict[str, Code] = {
         "Trees over pages need a backend that can do them, and SGLang chooses it by the GPU.",
         "Name one: --attention-backend flashinfer, fa3 or triton.",
     ),
+    "serve-backend": Code(
+        "error",
+        "The backend does not compute the draft's kind of attention, and SGLang does not start.",
+        "Give the draft a backend of its own: --speculative-draft-attention-backend triton.",
+    ),
+    "serve-backend-chosen": Code(
+        "warning",
+        "Draft and target attend in different ways (MLA, grouped heads), and the draft takes the target's backend.",
+        "Give the draft a backend of its own: --speculative-draft-attention-backend triton.",
+    ),
     "serve-eager-embedding-tap": Code(
         "warning",
         "Without compilation vLLM overwrites the embedding that the draft taps.",

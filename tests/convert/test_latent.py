@@ -143,8 +143,19 @@ def test_sglang_sizes_fc_by_ids_and_vllm_by_their_number(tmp_path):
 
 
 def test_an_absent_draft_vocabulary_is_the_targets_head_in_sglang_and_asked_about(tmp_path):
+    given = mla.tensors() | {"lm_head.weight": random((V, 48), 3)}
+    del given["d2t"], given["t2d"]
+    source = mla.sglang(tmp_path / "draft", given, draft_vocab_size=ABSENT)
+    assert refusals(loaded, source) == {"unused-head", "unused-tensor"}
+    written = convert(source, "sglang", sets={"vocabulary.head": "own"})
+    assert written.config["draft_vocab_size"] == V
+
+
+def test_a_head_of_fewer_rows_says_the_size_that_the_config_forgot(tmp_path):
     source = mla.sglang(tmp_path / "draft", draft_vocab_size=ABSENT)
-    assert "unused-head" in refusals(loaded, source)
+    assert "head-unread" in codes(source)
+    assert engines(loaded(source))["sglang"]["as_is"] == "different"
+    assert convert(source, "sglang").config["draft_vocab_size"] == 120
 
 
 def test_a_prefix_that_both_classes_pass_over_or_fail_on_is_understood_and_taken_off(tmp_path):

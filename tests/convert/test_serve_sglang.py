@@ -3,6 +3,7 @@
 import json
 
 import drafts
+import latent_drafts
 import pytest
 from conversions import launch_line
 
@@ -10,6 +11,7 @@ from eagle3_interop.convert.serve import command
 
 STOCK = drafts.SGLANG_CONFIG
 PLUGIN = {**drafts.VLLM_CONFIG, "norm_before_residual": True}
+MLA = latent_drafts.SGLANG_CONFIG
 GOOD = (
     "python -m sglang.launch_server --model-path t --speculative-algorithm EAGLE3 "
     "--speculative-draft-model-path d --speculative-num-steps 4 --speculative-eagle-topk 1 "
@@ -163,8 +165,9 @@ def test_the_tree_that_sglang_chooses_for_a_llama_target_is_no_chain():
     ],
 )
 def test_trees_need_a_backend_that_can_do_them(flags, expected):
-    assert codes(f"{TREE} {flags}") == expected
-    assert codes(f"{GOOD} {flags}") == []
+    of_trees = [code for code in codes(f"{TREE} {flags}") if code != "serve-backend"]
+    assert of_trees == expected
+    assert not {"serve-tree", "serve-pages"} & set(codes(f"{GOOD} {flags}"))
 
 
 def test_a_context_beyond_the_drafts_positions_is_an_error():
@@ -416,3 +419,63 @@ def test_sglang_takes_the_model_as_its_first_word_too():
     line = GOOD.replace("python -m sglang.launch_server --model-path t", "sglang serve t")
     judged = [command.judge(line, "sglang", STOCK, "d", None, name) for name in ("t", "u")]
     assert [[item.code for item in found] for found in judged] == [[], ["serve-other-target"]]
+
+
+# Attention of draft and target: `layers/attention/attention_registry.py`.
+
+KIMI = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "torch_dtype": "float32"}
+LLAMA = {"torch_dtype": "float32"}
+OWN = "--speculative-draft-attention-backend"
+
+
+def backend_codes(arguments, config, target=None):
+    found = codes(f"{GOOD} {arguments}", config, target)
+    return [code for code in found if code.startswith("serve-backend")]
+
+
+@pytest.mark.parametrize(
+    ("config", "arguments"),
+    [
+        (STOCK, "--attention-backend trtllm_mla"),
+        (STOCK, "--attention-backend flashmla"),
+        (STOCK, f"--attention-backend fa3 {OWN} cutedsl_mla"),
+        (STOCK, "--attention-backend fa3 --decode-attention-backend flashmla"),
+        (MLA, "--attention-backend trtllm_mha"),
+        (MLA, f"--attention-backend fa3 {OWN} trtllm_mha"),
+    ],
+)
+def test_a_backend_that_does_not_compute_the_drafts_attention_is_an_error(config, arguments):
+    assert backend_codes(arguments, config) == ["serve-backend"]
+
+
+@pytest.mark.parametrize(
+    ("config", "arguments"),
+    [
+        (STOCK, f"--attention-backend trtllm_mla {OWN} triton"),
+        (STOCK, "--attention-backend fa3"),
+        (MLA, "--attention-backend trtllm_mla"),
+        (MLA, f"--attention-backend trtllm_mha {OWN} flashinfer"),
+    ],
+)
+def test_a_backend_of_the_drafts_own_kind_is_none(config, arguments):
+    assert backend_codes(arguments, config) == []
+
+
+@pytest.mark.parametrize(("config", "target"), [(STOCK, KIMI), (MLA, LLAMA)])
+def test_a_draft_that_attends_otherwise_than_its_target_gets_a_backend_of_its_own(config, target):
+    assert backend_codes("", config, target) == ["serve-backend-chosen"]
+    line = launch_line(config, "sglang", "d", "t", 3, target_config=target)
+    assert f"{OWN} triton" in line
+    assert backend_codes(f"{OWN} triton", config, target) == []
+
+
+@pytest.mark.parametrize(("config", "target"), [(STOCK, LLAMA), (MLA, KIMI)])
+def test_a_draft_that_attends_as_its_target_does_needs_none(config, target):
+    assert backend_codes("", config, target) == []
+    assert OWN not in launch_line(config, "sglang", "d", "t", 3, target_config=target)
+
+
+def test_overriding_the_ranks_of_latent_attention_makes_the_draft_another_network():
+    override = "--json-model-override-args '{\"kv_lora_rank\": 256}'"
+    assert "serve-overrides" in codes(f"{GOOD} {override}", MLA)
+    assert "serve-overrides" not in codes(f"{GOOD} {override}", STOCK)
