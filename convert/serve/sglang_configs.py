@@ -10,7 +10,7 @@ from typing import Any
 from eagle3_interop.convert.serve.parse import Launch
 from eagle3_interop.schemas.dialects.keys import FLAT_READ, architecture
 from eagle3_interop.schemas.dialects.latent import LATENT_KEYS
-from eagle3_interop.schemas.dialects.recognition import PLUGIN, is_latent
+from eagle3_interop.schemas.dialects.recognition import LATENT_PLUGIN, PLUGIN, is_latent
 from eagle3_interop.schemas.draft import STRETCHED
 from eagle3_interop.schemas.engines.positions import context_of, rope_kind, rope_of
 from eagle3_interop.schemas.findings import Finding, finding
@@ -46,7 +46,7 @@ _DECIDING = (FLAT_READ | _TEXT_CONFIGS | {"quantization_config"}) - {
 
 def needs_plugin(config: Mapping[str, Any]) -> bool:
     """Whether SGLang runs this folder only with the plugin."""
-    return architecture(config) in PLUGIN.values()
+    return architecture(config) in (*PLUGIN.values(), LATENT_PLUGIN)
 
 
 def judge_configs(launch: Launch) -> Iterator[Finding]:

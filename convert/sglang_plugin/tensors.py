@@ -5,7 +5,7 @@ sharding, from the one table of parameters that the converters read too. Nothing
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from eagle3_interop.sglang_plugin import draft, parameters
@@ -64,6 +64,30 @@ def required(config: Any, *, qk_norm: bool, output_bias: bool) -> dict[str, Shap
     return {module_name(name): shape for name, shape in parameters.shapes(network).items()}
 
 
+def latent_name(stored: str) -> str:
+    """The same of a draft with latent attention, whose class knows no prefix and no other norm of later layers."""
+    return re.sub(r"^midlayer\.", "layers.0.", stored)
+
+
+def latent_required(config: Any, blocks: int) -> dict[str, Shape]:  # noqa: ANN401
+    """Name and shape of every tensor of a draft with latent attention.
+
+    Args:
+        config: the draft's, as transformers parsed it.
+        blocks: tapped states that fc takes.
+    """
+    attention = draft.Mla(
+        heads=config.num_attention_heads,
+        q_rank=config.q_lora_rank,
+        kv_rank=config.kv_lora_rank,
+        nope_dim=config.qk_nope_head_dim,
+        rope_dim=config.qk_rope_head_dim,
+        v_dim=config.v_head_dim,
+        softmax_scale=1.0,
+    )
+    return parameters.shapes(_around(config, attention, _fc(config, blocks)))
+
+
 def _described(config: Any, *, qk_norm: bool, output_bias: bool) -> draft.Draft:  # noqa: ANN401
     bias = bool(getattr(config, "attention_bias", False))
     attention = draft.Gqa(
@@ -74,6 +98,10 @@ def _described(config: Any, *, qk_norm: bool, output_bias: bool) -> draft.Draft:
         qkv_bias=bias,
         output_bias=bias and output_bias,
     )
+    return _around(config, attention, _fc(config, feature_blocks(config)))
+
+
+def _around(config: Any, attention: draft.Attention, fc: draft.Fc | None) -> draft.Draft:  # noqa: ANN401
     layers = draft.Layers(
         count=config.num_hidden_layers,
         attention=attention,
@@ -90,14 +118,14 @@ def _described(config: Any, *, qk_norm: bool, output_bias: bool) -> draft.Draft:
         hidden_size=config.hidden_size,
         target=draft.Target(hidden_size=target_width(config)),
         taps=None,
-        fc=_fc(config),
+        fc=fc,
         layers=layers,
         vocabulary=vocabulary,
     )
 
 
-def _fc(config: Any) -> draft.Fc | None:  # noqa: ANN401
-    blocks, eagle = feature_blocks(config), getattr(config, "eagle_config", None) or {}
+def _fc(config: Any, blocks: int) -> draft.Fc | None:  # noqa: ANN401
+    eagle = getattr(config, "eagle_config", None) or {}
     if not blocks:
         return None
     input_norm = eagle.get("norm_before_fc", getattr(config, "norm_before_fc", False))
@@ -112,8 +140,14 @@ class StrictTensors:
         seen: names that were passed on.
     """
 
-    def __init__(self, shapes: Mapping[str, Shape], optional: Iterable[str]) -> None:
-        """Take the tensors of the network and those among them that the target may provide."""
+    def __init__(
+        self,
+        shapes: Mapping[str, Shape],
+        optional: Iterable[str],
+        rename: Callable[[str], str] = module_name,
+    ) -> None:
+        """Take the tensors of the network, those among them that the target may provide, and their other names."""
+        self._rename = rename
         self._shapes = shapes
         self._optional = frozenset(optional)
         self._norms: dict[str, Any] = {}
@@ -129,7 +163,7 @@ class StrictTensors:
             DraftCheckpointError: a tensor is unknown, of another shape, doubled, or missing.
         """
         for stored, tensor in weights:
-            name = module_name(stored)
+            name = self._rename(stored)
             # t2d is d2t seen from the other side; no engine reads it.
             if name == "t2d" or name.endswith(_COMPUTED) or self._changes_nothing(name, tensor):
                 continue

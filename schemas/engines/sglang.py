@@ -105,6 +105,18 @@ LATENT_POWERS = Powers(
     full_map=True,
 )
 
+LATENT_PLUGIN_POWERS = replace(
+    LATENT_POWERS,
+    engine="SGLang with the plugin",
+    half_rotation=False,
+    later_layers=True,
+    residual_normed=True,
+    own_embeddings=True,
+    fc_bias=False,
+    tied_head=False,
+    full_map=False,
+)
+
 _OTHER_RULES = (
     "DeepSeek, Kimi, GLM-5, GLM-4.7-Flash, Mistral Large 3 and gpt_oss have rules of their own"
 )
@@ -184,21 +196,24 @@ def _default_taps(target: TargetFacts | None) -> tuple[int, ...] | None:
 def _powers(keys: FlatKeys) -> Powers:
     name = keys.architectures[0] if keys.architectures else ""
     if is_latent(name, keys.kv_lora_rank):
-        return LATENT_POWERS
+        return LATENT_PLUGIN_POWERS if name == LATENT_PLUGIN else LATENT_POWERS
     plugin = {architecture: qk_norm for qk_norm, architecture in PLUGIN.items()}
     return PLUGIN_POWERS[plugin[name]] if name in plugin else POWERS
 
 
+_PLUGIN_CLASSES = (*PLUGIN.values(), LATENT_PLUGIN)
+
+
 def refuses(config: Mapping[str, Any]) -> str:
     """SGLang starts with its own classes and with the plugin's; any other name is refused or a target's."""
-    if (name := architecture(config)) not in (STOCK, LATENT_STOCK, *PLUGIN.values()):
+    if (name := architecture(config)) not in (STOCK, LATENT_STOCK, *_PLUGIN_CLASSES):
         return f"SGLang has no draft class {name!r}, nor has the plugin."
     return "" if config.get("model_type") is not None else NO_MODEL_TYPE
 
 
 def stock_class_only(config: Mapping[str, Any]) -> str:
     """Of a release that the plugin was not run with, and refuses to work in."""
-    if (name := architecture(config)) in PLUGIN.values():
+    if (name := architecture(config)) in _PLUGIN_CLASSES:
         return f"{name!r} is the class of this package's plugin, which was not run with this SGLang and refuses it."
     return refuses(config)
 
@@ -254,7 +269,7 @@ def _beside(top: Sequence[int], draft: Draft, target: TargetFacts | None) -> Fin
 def draft_class(draft: Draft, wishes: Wishes) -> Powers:
     """Stock SGLang's class, or the plugin's where that one alone computes the network."""
     if isinstance(draft.layers.attention, Mla):
-        return LATENT_POWERS
+        return _latent_class(draft, wishes)
     plugin = PLUGIN_POWERS[draft.layers.gqa.qk_norm]
     if wishes.options.stock or not _stock_lacks(draft, wishes) or lacks(draft, plugin):
         return POWERS
@@ -281,11 +296,7 @@ def write(draft: Draft, wishes: Wishes) -> Writing:
     plugin = powers is not POWERS
     findings: list[Finding] = [*mixed_windows(draft)]
     if plugin:
-        features = ", ".join(item.where for item in needs)
-        message = (
-            f"SGLang's own class does not compute {features}; the folder names the plugin's class."
-        )
-        findings.append(finding("needs-sglang-plugin", f"{CONFIG}: architectures", message))
+        findings.append(_needs_plugin(needs))
     elif needs:
         findings += needs if wishes.options.stock else lacks(draft, PLUGIN_POWERS[qk_norm])
     architecture = PLUGIN[qk_norm] if plugin else STOCK
@@ -303,14 +314,47 @@ def write(draft: Draft, wishes: Wishes) -> Writing:
 
 def _write_latent(draft: Draft, wishes: Wishes) -> Writing:
     """Write a draft with latent attention, with ids where vLLM looks for them too: it knows the class as well."""
-    config = flat_config(draft, LATENT_STOCK, wishes.extras)
+    powers, needs = _latent_class(draft, wishes), _latent_lacks(draft, wishes)
+    plugin = powers is LATENT_PLUGIN_POWERS
+    config = flat_config(draft, LATENT_PLUGIN if plugin else LATENT_STOCK, wishes.extras)
     nested, said = eagle_config(draft, wishes.target, plain_targets=wishes.forms.plain_targets)
     config[NESTED] = {**config.get(NESTED, {}), **nested}
     if draft.taps is not None:
         config[IDS] = list(draft.taps)
         config[NESTED]["layer_ids"] = list(draft.taps)
-    findings = (*_own_embeddings(draft, wishes), *lacks(draft, LATENT_POWERS), *said)
-    return Writing(config=config, spelling=LATENT_SPELLING, findings=findings)
+    if plugin:
+        findings = [_needs_plugin(needs)]
+    else:
+        findings = (
+            needs if wishes.options.stock else lacks(draft, LATENT_PLUGIN_POWERS) if needs else []
+        )
+    return Writing(
+        config=config, spelling=LATENT_SPELLING, findings=(*findings, *said), plugin=plugin
+    )
+
+
+def _latent_class(draft: Draft, wishes: Wishes) -> Powers:
+    stock = not _latent_lacks(draft, wishes) or lacks(_paired(draft), LATENT_PLUGIN_POWERS)
+    return LATENT_POWERS if wishes.options.stock or stock else LATENT_PLUGIN_POWERS
+
+
+def _paired(draft: Draft) -> Draft:
+    """The draft with neighbours rotated, which a conversion makes of halves."""
+    attention = draft.layers.attention.model_copy(update={"interleaved": True})
+    layers = draft.layers.model_copy(update={"attention": attention})
+    return draft.model_copy(update={"layers": layers})
+
+
+def _latent_lacks(draft: Draft, wishes: Wishes) -> list[Finding]:
+    return [*lacks(draft, LATENT_POWERS), *_own_embeddings(draft, wishes)]
+
+
+def _needs_plugin(needs: Sequence[Finding]) -> Finding:
+    features = ", ".join(item.where for item in needs)
+    message = (
+        f"SGLang's own class does not compute {features}; the folder names the plugin's class."
+    )
+    return finding("needs-sglang-plugin", f"{CONFIG}: architectures", message)
 
 
 def eagle_config(
@@ -414,7 +458,7 @@ RULES = FlatRules(
     title="SGLang",
     spelling=SPELLING,
     # The stock class passes over what it does not know, the plugin's does not.
-    strict=lambda config: architecture(config) in (*PLUGIN.values(), LATENT_PLUGIN),
+    strict=lambda config: architecture(config) in _PLUGIN_CLASSES,
     powers=_powers,
     ids=ids_of(frozenset()),
     blocks=_blocks,

@@ -9,7 +9,16 @@ import drafts
 import latent_drafts as mla
 import numpy as np
 import pytest
-from conversions import codes, convert, described, loaded, refusal, refusals, same_tensors
+from conversions import (
+    codes,
+    convert,
+    described,
+    launch_line,
+    loaded,
+    refusal,
+    refusals,
+    same_tensors,
+)
 from drafts import ABSENT, V, random
 from latent_drafts import HEADS, KV_RANK, NOPE, ROPE, YARN
 
@@ -381,3 +390,65 @@ def test_tap_zero_of_a_kimi_target_is_refused_for_vllm_by_name(tmp_path):
     source = mla.vllm(tmp_path / "draft", **{IDS: [0, 3, 5]})
     assert refusals(convert, source, "vllm", target=target) == {"embedding-tap"}
     assert convert(source, "sglang", target=target).config["eagle_config"][IDS] == [0, 3, 5]
+
+
+# With the plugin.
+
+BEYOND_STOCK = {
+    "residual": ({"norm_before_residual": True}, {}),
+    "layers.count": ({"num_hidden_layers": 2}, {"layers": 2}),
+}
+
+
+@pytest.mark.parametrize("destination", ["sglang", "universal"])
+@pytest.mark.parametrize("path", BEYOND_STOCK)
+def test_what_sglangs_class_lacks_is_the_plugins_under_vllms_other_name(
+    path, destination, tmp_path
+):
+    keys, made = BEYOND_STOCK[path]
+    source = mla.vllm(tmp_path / "draft", mla.tensors(**made), **keys)
+    written = convert(source, destination)
+    assert written.config["architectures"] == ["Eagle3DeepseekV3ForCausalLM"]
+    assert path in written.said("needs-sglang-plugin").message
+    assert not differences(described(source), described(written.folder, "vllm"), tables=False)
+
+
+@pytest.mark.parametrize("path", BEYOND_STOCK)
+def test_stock_refuses_what_sglangs_class_lacks(path, tmp_path):
+    keys, made = BEYOND_STOCK[path]
+    source = mla.vllm(tmp_path / "draft", mla.tensors(**made), **keys)
+    assert refusals(convert, source, "sglang", stock=True) <= {"residual-normed", "several-layers"}
+
+
+def test_embeddings_of_its_own_are_the_plugins(tmp_path):
+    given = mla.tensors() | {"embed_tokens.weight": random((V, 48), 99)}
+    target = mla.target(tmp_path / "target")
+    written = convert(mla.vllm(tmp_path / "draft", given), "sglang", target=target)
+    assert written.config["architectures"] == ["Eagle3DeepseekV3ForCausalLM"]
+    assert "vocabulary.embeddings" in written.said("needs-sglang-plugin").message
+
+
+def test_what_sglangs_class_computes_stays_stock(tmp_path):
+    for destination in ("sglang", "vllm", "universal"):
+        written = convert(mla.vllm(tmp_path / destination), destination)
+        assert written.config["architectures"] == ["Eagle3DeepseekV2ForCausalLM"]
+        assert "needs-sglang-plugin" not in written.codes
+
+
+def test_stock_sglang_refuses_loudly_what_vllm_gets_of_it(tmp_path):
+    source = mla.vllm(tmp_path / "draft", norm_before_residual=True)
+    written = convert(source, "vllm").config
+    assert written["architectures"] == ["Eagle3DeepseekV3ForCausalLM"]  # unknown to stock SGLang
+
+
+def test_halves_are_paired_for_the_plugin_too(tmp_path):
+    source = mla.sglang(tmp_path / "draft", rope_interleave=False)
+    written = convert(source, "sglang", sets={"residual": "normed"})
+    assert written.config["architectures"] == ["Eagle3DeepseekV3ForCausalLM"]
+    assert "rotation-paired" in written.codes
+
+
+def test_the_launch_command_brings_the_plugin(tmp_path):
+    source = mla.vllm(tmp_path / "draft", norm_before_residual=True)
+    config = convert(source, "sglang").config
+    assert "SGLANG_EXTERNAL_MODEL_PACKAGE=" in launch_line(config, "sglang", "d", "t", 3)

@@ -10,6 +10,8 @@ from eagle3_interop.sglang_plugin.tensors import (
     DraftCheckpointError,
     StrictTensors,
     feature_blocks,
+    latent_name,
+    latent_required,
     module_name,
     required,
 )
@@ -188,3 +190,45 @@ def test_a_later_norm_under_two_names_must_be_one(shapes: dict[str, Any]) -> Non
     stored["layers.1.input_layernorm.weight"] = np.zeros(8).view(Array)
     with pytest.raises(DraftCheckpointError, match="different values"):
         load(stored, shapes)
+
+
+# Latent attention.
+
+LATENT: dict[str, Any] = {
+    **CONFIG,
+    "q_lora_rank": 6,
+    "kv_lora_rank": 10,
+    "qk_nope_head_dim": 3,
+    "qk_rope_head_dim": 2,
+    "v_head_dim": 5,
+}
+
+
+def test_tensors_of_latent_attention_are_those_of_its_ranks() -> None:
+    shapes = latent_required(SimpleNamespace(**LATENT), 3)
+    # Layer 0 takes [embedding, hidden], 2 x 8 wide; the second layer 8.
+    assert shapes["layers.0.self_attn.q_a_proj.weight"] == (6, 16)
+    assert shapes["layers.1.self_attn.kv_a_proj_with_mqa.weight"] == (10 + 2, 8)
+    assert shapes["layers.1.self_attn.q_b_proj.weight"] == (4 * (3 + 2), 6)
+    assert shapes["layers.0.self_attn.kv_b_proj.weight"] == (4 * (3 + 5), 10)
+    assert "layers.1.hidden_norm.weight" not in shapes
+
+
+def test_fc_of_latent_attention_has_a_block_for_each_id() -> None:
+    assert latent_required(SimpleNamespace(**LATENT), 2)["fc.weight"] == (8, 2 * 8)
+
+
+def test_a_draft_with_latent_attention_is_loaded_under_both_names_of_its_first_layer() -> None:
+    shapes = latent_required(SimpleNamespace(**LATENT), 3)
+    stored = {
+        name.replace("layers.0.", "midlayer."): value for name, value in tensors(shapes).items()
+    }
+    strict = StrictTensors(shapes, (), latent_name)
+    assert {name for name, _ in strict.checked(stored.items())} == shapes.keys()
+
+
+def test_a_prefix_that_sglangs_latent_class_passes_over_is_refused() -> None:
+    shapes = latent_required(SimpleNamespace(**LATENT), 3)
+    stored = {f"model.{name}": value for name, value in tensors(shapes).items()}
+    with pytest.raises(DraftCheckpointError, match="no such tensor"):
+        list(StrictTensors(shapes, (), latent_name).checked(stored.items()))
