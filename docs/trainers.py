@@ -52,6 +52,8 @@ ROWS: dict[str, dict[str, str]] = {
         "plain": "plain",
         "norm_output": "`norm_output: true`",
         "sliding_target": "target with sliding windows",
+        "latent": "MLA, plain rope",
+        "latent_yarn": "MLA, yarn",
     },
     "eagle": {
         "plain": "no rope keys",
@@ -66,6 +68,10 @@ ROWS: dict[str, dict[str, str]] = {
     "torchspec": {
         "linear": "linear rope",
         "yarn": "yarn, transformers 5",
+        "latent": "MLA, plain rope, transformers 5",
+        "latent_yarn": "MLA, yarn",
+        "latent_vllm": "MLA, yarn, exported for vLLM",
+        "latent_linear": "MLA, linear rope",
         "pruned": "vocabulary pruned at export",
     },
     "speculators": {
@@ -80,8 +86,12 @@ ROWS: dict[str, dict[str, str]] = {
 }
 """By trainer, each export's folder and what it is."""
 
-GIVEN: dict[str, dict[str, Any]] = {"specforge/ids_as_option": {"taps": (1, 4, 7)}}
+GIVEN: dict[str, dict[str, Any]] = {
+    "specforge/ids_as_option": {"taps": (1, 4, 7)},
+    "torchspec/latent": {"sets": {"rope.theta": 10000.0}},
+}
 """What the user has to say of an export that does not say it."""
+_FLAGS = {"sets": "set"}
 
 HEAD = """# Trainers
 
@@ -108,8 +118,10 @@ back and run. `make trainers` lets SpecForge, ModelOpt and speculators export al
 """
 
 TAIL = """
-Recognised, and not in the table: drafts with latent attention (MLA) of NeMo Automodel (`DeepseekV3Eagle3DraftModel`), TorchSpec
-(`Eagle3DeepseekV2ForCausalLM`) and ModelOpt (`kimik2`). Not described: exports of ModelOpt's Megatron flow.
+MLA is latent attention. A plain rope of TorchSpec's was trained with its own base under transformers 4 and with 10000 under transformers 5,
+which no folder tells: `rope-base-untold` asks. ModelOpt's template of Kimi's kind (`kimik2`) is recognised and not in the table, for its
+decoder's code is on the Hub: its head's size, which its config does not name, is taken from its rows. Not described: exports of ModelOpt's
+Megatron flow.
 """
 
 
@@ -144,7 +156,7 @@ def _as_trained(name: str, trainer: str, theirs: Computed) -> str:
     switches = loaded.trainer.switches
     found = _size(exports.distance(loaded, theirs, switches))
     with_ = [f"{key.replace('_', ' ')}: {value}" for key, value in switches.items()]
-    with_ += [f"`--{key}`" for key in GIVEN.get(name, {})]
+    with_ += [f"`--{_FLAGS.get(key, key)}`" for key in GIVEN.get(name, {})]
     return ", ".join([found, *with_])
 
 
@@ -161,7 +173,7 @@ def _converted(name: str, destination: str, theirs: Computed, given: dict[str, A
     """What `auto-to-...` does, and with the answers that its refusals ask for."""
     trainer = name.partition("/")[0]
     options: dict[str, Any] = dict(given)
-    said = [f"`--{key}`" for key in given]
+    said = [f"`--{_FLAGS.get(key, key)}`" for key in given]
     while True:
         with tempfile.TemporaryDirectory() as work:
             source = exports.copied(name, Path(work) / "draft")

@@ -167,6 +167,11 @@ def as_trained(
     for path, item in losses.items():
         lenient = path in accepted or only_served
         said.append(item.model_copy(update={"severity": "warning"}) if lenient else item)
+    said += [
+        finding(doubt.code, CONFIG, f"{sign}: {doubt.message}", settled_by=doubt.path)
+        for doubt in trainer.doubts
+        if doubt.holds(source, reading.draft)
+    ]
     if trainer.ids_option and reading.draft.fc is not None and not names_ids(source.config):
         message = (
             f"{sign}, and no layer ids: if {trainer.ids_option} was set in the training run, "

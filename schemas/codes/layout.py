@@ -49,6 +49,11 @@ CODES: dict[str, Code] = {
         "The draft was trained with a sliding window that stays at each draft's start; every engine moves it on.",
         "eagle3-validate measures what that costs.",
     ),
+    "rope-base-untold": Code(
+        "warning",
+        "The base of the rope that was trained depends on what the trainer ran with, and its folder does not tell.",
+        "--set rope.theta=10000 if it was trained with that; eagle3-diagnose measures both.",
+    ),
     "ids-were-options": Code(
         "warning",
         "The trainer takes layer ids as an option of the run, and its exports do not carry them.",

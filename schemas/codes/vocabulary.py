@@ -64,6 +64,12 @@ CODES: dict[str, Code] = {
     "no-draft-vocabulary-size": Code(
         "warning", "draft_vocab_size is absent, on which SGLang fails."
     ),
+    "head-unread": Code(
+        "warning",
+        "draft_vocab_size is absent beside a head of fewer rows, which engines then do not use.",
+        "Convert it: the output names the size.",
+        effect="computes-otherwise",
+    ),
     "target-head": Code("note", "The head is the target's."),
     "head-from-target": Code("note", "The head was gathered from the target, row by row."),
     "head-needs-target": Code(

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from eagle3_interop.schemas.dialects.base import Reading, Source, TargetFacts
+from eagle3_interop.schemas.dialects.base import Reading, Source, TargetFacts, TensorHeader
 from eagle3_interop.schemas.dialects.hf import (
     CONFIG,
     CONFIGS,
@@ -36,7 +36,7 @@ from eagle3_interop.schemas.powers import Powers
 
 _EXPERTS = frozenset(
     """
-    ep_size first_k_dense_replace moe_intermediate_size moe_layer_freq n_group n_routed_experts n_shared_experts
+    aux_loss_alpha ep_size first_k_dense_replace moe_intermediate_size moe_layer_freq n_group n_routed_experts n_shared_experts
     norm_topk_prob num_experts_per_tok num_nextn_predict_layers qk_head_dim routed_scaling_factor scoring_func
     seq_aux topk_group topk_method
     """.split()  # noqa: SIM905
@@ -267,6 +267,20 @@ def _residual(
     return "normed" if keys.norm_before_residual else "raw"
 
 
+def _reduced_head(reader: Reader, stored: TensorHeader | None, powers: Powers, size: int) -> bool:
+    """A head of fewer rows than the vocabulary, of which the config of a latent draft says nothing."""
+    if "mla" not in powers.attentions or stored is None or not stored.shape:
+        return False
+    if stored.shape[0] >= size:
+        return False
+    message = (
+        f"absent, and the head has {stored.shape[0]} rows, which were taken: {reader.engine} takes all "
+        f"{size} tokens, and not this head."
+    )
+    reader.say("head-unread", f"{CONFIG}: draft_vocab_size", message)
+    return True
+
+
 def _absent_is_null(powers: Powers, rules: FlatRules) -> bool:
     return "mla" in powers.attentions and rules.latent.absent_size_is_null
 
@@ -284,7 +298,9 @@ def _vocabulary(
     stored = reader.header("lm_head.weight")
     head: Literal["own", "tied", "target"] = "own"
     draft_size = keys.draft_vocab_size
-    if rules.null_head:
+    if draft_size is None and _reduced_head(reader, stored, powers, size):
+        draft_size = stored.shape[0] if stored is not None else size
+    elif rules.null_head:
         null = "draft_vocab_size" in config or _absent_is_null(powers, rules)
         if draft_size is None and not null:
             draft_size = stored.shape[0] if stored is not None else size

@@ -47,7 +47,7 @@ def read_latent(reader: Reader, parsed: LatentConfig, rules: LatentRules) -> tup
         rules: the engine's.
     """
     rope, numbers = _rope(reader, parsed, rules)
-    scale = float(parsed.qk_nope_head_dim + parsed.qk_rope_head_dim) ** -0.5
+    scale = _plain(parsed.qk_nope_head_dim, parsed.qk_rope_head_dim)
     if rope.scaling is not None and not rules.unscaled(numbers):
         scale *= _mscale(rope.parameters["factor"], numbers, "mscale_all_dim") ** 2
     if parsed.q_lora_rank is None:
@@ -128,6 +128,15 @@ def _as_yarn(parsed: LatentConfig) -> LatentConfig:
     return parsed.model_copy(update=ropes)
 
 
+def _plain(nope_dim: int, rope_dim: int) -> float:
+    return float((nope_dim + rope_dim) ** -0.5)
+
+
+def plain_scale(attention: Mla) -> float:
+    """The factor on the scores without any mscale."""
+    return _short(_plain(attention.nope_dim, attention.rope_dim))
+
+
 def _mscale(factor: float, numbers: Mapping[str, Any], key: str) -> float:
     """DeepSeek's yarn: by what a factor stretches, weighted."""
     weight = float(numbers.get(key, _MSCALES[key]))
@@ -164,7 +173,7 @@ def spelled_rope(draft: Draft) -> Rope:
     amplitude = float(numbers.pop("attention_factor", 1.0))
     factor = float(numbers.get("factor", 1.0))
     weight = 0.1 * math.log(factor) if factor > 1 else 0.0
-    below = math.sqrt(attention.softmax_scale * (attention.nope_dim + attention.rope_dim) ** 0.5)
+    below = math.sqrt(attention.softmax_scale / _plain(attention.nope_dim, attention.rope_dim))
     for key, size in (("mscale", amplitude * below), ("mscale_all_dim", below)):
         numbers[key] = _tidy((size - 1) / weight) if weight else _MSCALES[key]
     return rope.model_copy(update={"parameters": numbers})

@@ -1,18 +1,24 @@
 """NeMo Automodel: the draft's config is the target's, and its attention has no window whatever that says.
 
+Latent attention (``draft_deepseek.py``) multiplies neither cosines nor scores by an mscale, and takes a rope for yarn
+only where all its numbers stand there and the config declares more positions than the original ones.
 Source: ``nemo_automodel/components/speculative/eagle/draft_llama.py``; the config is built by the recipe
-``recipes/llm/train_eagle3.py``, which also takes the layer ids. Latent attention (``draft_deepseek.py``) scales its scores
-without yarn's ``mscale_all_dim``, which engines take twice.
+``recipes/llm/train_eagle3.py``, which also takes the layer ids.
 """
-
-from typing import Any
 
 from eagle3_interop.schemas.dialects.base import Source
 from eagle3_interop.schemas.dialects.keys import architecture
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.trainers.base import Deviation, Signature, Trainer
+from eagle3_interop.schemas.trainers.latent import (
+    amplitude_left,
+    is_latent,
+    rope_dict,
+    scores_left,
+)
 
 _CLASSES = ("LlamaEagle3DraftModel", "DeepseekV3Eagle3DraftModel")
+_YARN = ("factor", "beta_fast", "beta_slow", "original_max_position_embeddings")
 _KEY = "parallel_drafting"
 
 
@@ -28,11 +34,14 @@ def _without_windows(_source: Source, draft: Draft) -> tuple[None, ...]:
     return (None,) * draft.layers.count
 
 
-def _plain_scale(_source: Source, draft: Draft) -> Any:  # noqa: ANN401 - a value of the description
-    attention = draft.layers.attention
-    if attention.kind != "mla":
-        return None
-    return float(f"{(attention.nope_dim + attention.rope_dim) ** -0.5:.12g}")
+def _kind(source: Source, draft: Draft) -> str | None:
+    rope = rope_dict(source)
+    if not is_latent(draft):
+        return draft.rope.scaling
+    numbers = [rope.get(key) for key in _YARN]
+    whole = all(number is not None for number in numbers)
+    original = draft.rope.parameters.get(_YARN[-1], draft.max_position)
+    return "yarn" if whole and draft.max_position > original else None
 
 
 AUTOMODEL = Trainer(
@@ -41,7 +50,9 @@ AUTOMODEL = Trainer(
     signs=_signs,
     deviations=(
         Deviation("target-window", "layers.windows", _without_windows),
-        Deviation("plain-scale", "layers.attention.softmax_scale", _plain_scale),
+        Deviation("rope-kind", "rope.scaling", _kind),
+        amplitude_left(),
+        scores_left(lambda _source, _draft: True),
     ),
     drops=(_KEY,),
     ids_option="aux_layer_ids",

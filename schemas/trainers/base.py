@@ -62,6 +62,23 @@ class Uncarried:
 
 
 @dataclass(frozen=True)
+class Doubt:
+    """One thing that a trainer computes by what it ran with, and its folder does not tell.
+
+    Attributes:
+        code: of its finding, a warning.
+        path: dotted path of the description, by which the user says what was trained.
+        message: it, for people.
+        holds: whether it is open for a folder, read as served.
+    """
+
+    code: str
+    path: str
+    message: str
+    holds: Callable[[Source, Draft], bool]
+
+
+@dataclass(frozen=True)
 class Trainer:
     """One trainer.
 
@@ -72,6 +89,7 @@ class Trainer:
         deviations: what it may compute otherwise, in the order in which they are put in.
         drops: config keys that are its signs, dotted: what is written as trained does not carry them.
         uncarried: what it may compute and no engine does.
+        doubts: what it may compute, and its folder does not tell.
         ids_option: the run option in which layer ids may have stood that its exports do not carry.
         reads: the folder as its own class takes it, where engines read past tensors that it uses; None where
             engines take the same tensors.
@@ -83,5 +101,6 @@ class Trainer:
     deviations: tuple[Deviation, ...]
     drops: tuple[str, ...] = ()
     uncarried: tuple[Uncarried, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
     ids_option: str = ""
     reads: Callable[[Source, TargetFacts | None], Reading | None] = lambda _source, _target: None

@@ -17,6 +17,7 @@ from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.engines.sglang import RULES
 from eagle3_interop.schemas.powers import Powers
 from eagle3_interop.schemas.trainers.base import Deviation, Signature, Trainer, Uncarried
+from eagle3_interop.schemas.trainers.latent import is_latent, rope_dict, scores_left
 
 _KEYS = ("next_layer_regular", "parallel_draft_step")
 _EXPORTED = {"factor": 32.0, "original_max_position_embeddings": 2048}
@@ -28,10 +29,21 @@ def _signs(source: Source) -> Signature | None:
     return Signature("certain", f"{NESTED}.{found[0]}") if found else None
 
 
-def _scaling(_source: Source, draft: Draft) -> str | None:
+def _scaling(source: Source, draft: Draft) -> str | None:
     rope = draft.rope
-    exported = rope.scaling == "yarn" and rope.parameters == _EXPORTED
+    numbers = rope.parameters
+    if is_latent(draft):
+        # The description of latent attention writes out what the config leaves to the engines.
+        named = {"rope_type", "type", "rope_theta"}
+        numbers = {key: value for key, value in rope_dict(source).items() if key not in named}
+    exported = rope.scaling == "yarn" and numbers == _EXPORTED
     return None if exported else rope.scaling
+
+
+def _head(source: Source, draft: Draft) -> str:
+    """Its template of Kimi's kind has no ``draft_vocab_size``, and SGLang then passes over the head in the file."""
+    own = is_latent(draft) and "lm_head.weight" in source.tensors
+    return "own" if own else draft.vocabulary.head
 
 
 def _through_fc(_source: Source, draft: Draft) -> bool:
@@ -63,7 +75,11 @@ MODELOPT = Trainer(
     name="modelopt",
     title="ModelOpt",
     signs=_signs,
-    deviations=(Deviation("export-rope", "rope.scaling", _scaling),),
+    deviations=(
+        Deviation("export-rope", "rope.scaling", _scaling),
+        scores_left(lambda _source, draft: draft.rope.scaling is None),
+        Deviation("unread-head", "vocabulary.head", _head),
+    ),
     uncarried=(
         Uncarried(
             code="double-norm",

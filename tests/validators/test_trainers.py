@@ -5,6 +5,8 @@ which code). Each was made with random weights, large enough that every norm, ro
 """
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 from conversions import convert, loaded, refusal
@@ -148,6 +150,82 @@ def test_a_likely_draft_of_eagle_with_another_base_asks():
     finding = refusal(read, "eagle/theta")
     assert finding.code == "trained-otherwise"
     assert "rope.theta 10000.0 (served: 500000.0)" in finding.message
+
+
+# Latent attention (MLA).
+
+LATENT = {
+    "automodel/latent_yarn": {"layers.attention.softmax_scale": 0.204124145232},
+    "torchspec/latent_yarn": {"rope.theta": 10000.0},
+    "torchspec/latent_vllm": {"rope.theta": 10000.0, "taps": (2, 4, 5)},
+    "torchspec/latent_linear": {"rope.scaling": "linear", "rope.theta": 10000.0},
+}
+"""What each trained otherwise; (16 + 8) ** -0.5 is the factor on scores without mscale."""
+
+
+@pytest.mark.parametrize("name", [*LATENT, "automodel/latent"])
+def test_a_trainers_latent_attention_is_read_as_its_own_forward(name):
+    assert equal(off(name))
+
+
+@pytest.mark.parametrize("name", LATENT)
+def test_what_a_trainer_computes_otherwise_of_latent_attention_is_said(name):
+    found = {row["path"]: row["trained"] for row in read(name).trainer.deviations}
+    assert found == LATENT[name]
+
+
+@pytest.mark.parametrize(
+    "name", ["automodel/latent_yarn", "torchspec/latent_yarn", "torchspec/latent_vllm"]
+)
+def test_servers_compute_another_network_than_was_trained_with_latent_attention(name):
+    assert min(off(name, trainer="none")) > 0.03
+
+
+@pytest.mark.parametrize("destination", ["sglang", "vllm", "universal"])
+@pytest.mark.parametrize(
+    "name", ["automodel/latent", "automodel/latent_yarn", "torchspec/latent_yarn"]
+)
+def test_trained_latent_attention_is_written_so_that_engines_compute_it(
+    name, destination, tmp_path
+):
+    result = convert(copied(name, tmp_path / "draft"), destination, target=DATA / "target")
+    again = written_as(result)
+    assert again.trainer is None
+    assert equal(distance(again, forward(name)))
+
+
+def test_automodels_scores_need_mscales_of_zero(tmp_path):
+    source = copied("automodel/latent_yarn", tmp_path / "draft")
+    written = convert(source, "vllm", target=DATA / "target").config["rope_parameters"]
+    assert (written["mscale"], written["mscale_all_dim"]) == (0, 0)
+
+
+@pytest.mark.parametrize("destination", ["sglang", "vllm"])
+def test_a_linear_rope_of_latent_attention_runs_nowhere(destination, tmp_path):
+    source = copied("torchspec/latent_linear", tmp_path / "draft")
+    assert refusal(convert, source, destination).code == "latent-rope"
+
+
+@pytest.mark.parametrize("destination", ["sglang", "vllm", "universal"])
+def test_modelopts_kimi_template_is_written_with_the_size_of_its_head(destination, tmp_path):
+    source = Path(shutil.copytree(DATA.parent / "kimik2", tmp_path / "draft"))
+    result = convert(source, destination, target=DATA / "target", allow=("double-norm",))
+    assert "draft_vocab_size" not in json.loads((source / "config.json").read_text())
+    assert result.config["draft_vocab_size"] == len(result.tensors["d2t"]) == 32
+    assert "head-unread" in result.codes
+    assert (result.draft.vocabulary.head, result.draft.vocabulary.mapped) == ("own", True)
+
+
+def test_the_base_of_a_plain_rope_depends_on_what_torchspec_ran_with():
+    (doubt,) = [
+        x for x in read("torchspec/latent").reading.findings if x.code == "rope-base-untold"
+    ]
+    assert doubt.settled_by == "rope.theta"
+    assert equal(
+        off("torchspec/latent", sets={"rope.theta": 10000.0})
+    )  # it ran with transformers 5
+    answered = read("torchspec/latent", sets={"rope.theta": 10000.0})
+    assert "rope-base-untold" not in {x.code for x in answered.reading.findings}
 
 
 # A head that was pruned by offsets.
