@@ -10,7 +10,8 @@ from typing import Any
 
 from eagle3_interop.schemas.dialects import recognition
 from eagle3_interop.schemas.dialects.base import Reading, Source, TargetFacts, Wishes, Writing
-from eagle3_interop.schemas.dialects.recognition import Sign
+from eagle3_interop.schemas.dialects.keys import architecture
+from eagle3_interop.schemas.dialects.recognition import Sign, is_latent
 from eagle3_interop.schemas.draft import Draft, Mla
 from eagle3_interop.schemas.engines import sglang, speculators, universal, vllm
 from eagle3_interop.schemas.engines.loaders import Loader
@@ -133,8 +134,10 @@ def serving(name: str) -> tuple[str, ...]:
     return (DIALECTS[name].engine,) if name in DIALECTS else ()
 
 
-def library(name: str) -> str:
+def library(name: str, config: Mapping[str, Any]) -> str:
     """The library under which the Hub lists a folder of this dialect or destination."""
+    if is_latent(architecture(config), config.get("kv_lora_rank")):
+        return serving(name)[0]  # speculators has no form for it
     if name in DESTINATIONS:
         return DESTINATIONS[name].library
     return DIALECTS[name].engine if name in DIALECTS else "vllm"

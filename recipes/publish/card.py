@@ -84,7 +84,7 @@ def _describe(card: "ModelCard", facts: Facts) -> None:
         if data.get(key) is None and facts.source.get(key) is not None:
             data[key] = facts.source[key]
     if not data.get("library_name"):
-        data["library_name"] = library(facts.layout)
+        data["library_name"] = library(facts.layout, facts.config)
     if not data.get("pipeline_tag"):
         data["pipeline_tag"] = "text-generation"
     data["tags"] = list(dict.fromkeys([*(data.get("tags") or []), *_TAGS, *serving(facts.layout)]))

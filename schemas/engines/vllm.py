@@ -41,7 +41,7 @@ from eagle3_interop.schemas.dialects.writing import (
     widen_windows,
     zero_biases,
 )
-from eagle3_interop.schemas.draft import Draft, Mla, Size
+from eagle3_interop.schemas.draft import LARGEST, Draft, Mla, Size
 from eagle3_interop.schemas.engines import targets
 from eagle3_interop.schemas.engines.naming import (
     KINDS,
@@ -172,11 +172,13 @@ def _unknown_class(
 
 
 def _ids_of_the_folder(
-    source: Source, _reading: Reading, target: TargetFacts | None
+    source: Source, reading: Reading, target: TargetFacts | None
 ) -> Iterator[Finding]:
     """What there is to say of the places of ids."""
     config, nested = source.config, nested_keys(source.config)
-    yield from _nested_ids(config.get(IDS), nested.get("layer_ids"), nested.get(IDS), target)
+    ids = config.get(IDS), nested.get("layer_ids"), nested.get(IDS)
+    latent = isinstance(reading.draft.layers.attention, Mla)
+    yield from _nested_ids(*ids, target, latent=latent)
     if not config.get(IDS):
         message = "vLLM looks there for ids where eagle_aux_hidden_state_layer_ids names none."
         for key in OTHER_IDS:
@@ -197,11 +199,18 @@ def _window_of_the_target(
         yield finding("target-window", where, message, settled_by=where)
 
 
+_A_DEEPSEEK = TargetFacts(
+    name="", hidden_size=1, layers=LARGEST, vocab_size=1, model_type="deepseek_v3"
+)
+
+
 def _nested_ids(
     top: Sequence[int] | None,
     second: Sequence[int] | None,
     third: Sequence[int] | None,
     target: TargetFacts | None,
+    *,
+    latent: bool,
 ) -> Iterator[Finding]:
     """What there is to say of ids in eagle_config: ``layer_ids``, and those in SGLang's place."""
     nested = f"{CONFIG}: {NESTED}"
@@ -225,6 +234,12 @@ def _nested_ids(
         message = f"{list(third)} beside {used}, which is what vLLM feeds."
         if agree:
             yield finding("ids-unread", f"{nested}.{IDS}", f"{message} SGLang feeds the same taps.")
+        elif target is None and latent and ids_to_taps(list(third), _A_DEEPSEEK) == used:
+            # Most drafts with latent attention are Kimi's or DeepSeek's, and some exporters write both places alike.
+            message += (
+                " SGLang feeds the same taps of a DeepSeek or Kimi target; of another it would not."
+            )
+            yield finding("ids-unread", f"{nested}.{IDS}", message)
         else:
             message += " SGLang would feed other taps."
             yield finding("ids-disagree", f"{nested}.{IDS}", message, settled_by="taps")

@@ -3,6 +3,7 @@
 What they make of it was run in both classes (``tests/engines``); here it is arithmetic on configs and rows.
 """
 
+import json
 import math
 
 import drafts
@@ -24,6 +25,7 @@ from latent_drafts import HEADS, KV_RANK, NOPE, ROPE, YARN
 
 from eagle3_interop.convert.decide.inspection import engines
 from eagle3_interop.schemas.draft import Mla, differences
+from eagle3_interop.schemas.registry import library
 
 IDS = "eagle_aux_hidden_state_layer_ids"
 PLAIN = (NOPE + ROPE) ** -0.5
@@ -452,3 +454,65 @@ def test_the_launch_command_brings_the_plugin(tmp_path):
     source = mla.vllm(tmp_path / "draft", norm_before_residual=True)
     config = convert(source, "sglang").config
     assert "SGLANG_EXTERNAL_MODEL_PACKAGE=" in launch_line(config, "sglang", "d", "t", 3)
+
+
+# Targets.
+
+
+def kimi_k25(folder):
+    """Kimi-K2.5: the language model inside the wrapper's config."""
+    inner = json.loads((mla.target(folder.parent / "inner") / "config.json").read_text())
+    config = {
+        "architectures": ["KimiK25ForConditionalGeneration"],
+        "model_type": "kimi_k25",
+        "text_config": inner,
+        "vision_config": {},
+    }
+    tables = {
+        "language_model.model.embed_tokens.weight": random((V, 48), 4),
+        "language_model.lm_head.weight": random((V, 48), 5),
+    }
+    return drafts.save(folder, config, tables)
+
+
+def test_kimi_k25_is_read_through_its_wrapper(tmp_path):
+    target = kimi_k25(tmp_path / "target")
+    source = mla.vllm(tmp_path / "draft", **{IDS: [3, 4, 5]})
+    written = convert(source, "sglang", target=target)
+    assert written.draft.target.layers == 8
+    assert written.config["eagle_config"][IDS] == [3, 4, 5]
+    assert "embeddings-equal" in written.codes
+
+
+@pytest.mark.parametrize(
+    ("architecture", "model_type"),
+    [
+        ("DeepseekV2ForCausalLM", "deepseek_v2"),
+        ("DeepseekV3ForCausalLM", "kimi_k2"),
+        ("DeepseekV32ForCausalLM", "deepseek_v32"),
+        ("GlmMoeDsaForCausalLM", "glm_moe_dsa"),
+        ("Glm4MoeLiteForCausalLM", "glm4_moe_lite"),
+        ("MistralLarge3ForCausalLM", "mistral3"),
+    ],
+)
+@pytest.mark.parametrize(("taps", "ids"), [([2, 4, 5], [1, 3, 4]), ([3, 4, 5], [3, 4, 5])])
+def test_the_familys_targets_count_ids_by_the_first(architecture, model_type, taps, ids, tmp_path):
+    target = mla.target(tmp_path / "target", architectures=[architecture], model_type=model_type)
+    source = mla.vllm(tmp_path / "draft", **{IDS: taps})
+    assert convert(source, "sglang", target=target).config["eagle_config"][IDS] == ids
+
+
+def test_the_same_ids_in_both_places_are_a_kimi_exporters(tmp_path):
+    source = mla.vllm(tmp_path / "draft", eagle_config={IDS: [2, 4, 5]})
+    assert described(source).taps == (2, 4, 5)
+    assert "ids-disagree" not in codes(source)
+
+
+def test_the_same_ids_in_both_places_of_a_llama_draft_are_asked_about(tmp_path):
+    source = drafts.vllm(tmp_path / "draft", eagle_config={IDS: [1, 3, 5]})
+    assert "ids-disagree" in refusals(loaded, source)
+
+
+@pytest.mark.parametrize(("layout", "name"), [("universal", "vllm"), ("sglang", "sglang")])
+def test_the_hub_lists_it_under_an_engine_that_loads_it(layout, name):
+    assert library(layout, mla.VLLM_CONFIG) == name
