@@ -101,7 +101,7 @@ ForOpt = Annotated[
     typer.Option(
         "--for",
         metavar="ENGINE==VERSION",
-        help="A release of an engine that shall run it; may be given several times.",
+        help="A release of an engine that has to run it, by the start of its version; may be given several times.",
     ),
 ]
 

@@ -17,6 +17,19 @@ from eagle3_interop.convert.console import (
     dtype_named,
     launch,
 )
+from eagle3_interop.validators.options import (
+    AllowOpt,
+    DeviceOpt,
+    DraftArg,
+    HtmlOpt,
+    JsonOpt,
+    PromptsOpt,
+    RemoteCodeFlag,
+    StreamsOpt,
+    StreamTapsOpt,
+    TargetOpt,
+    TrainerOpt,
+)
 from eagle3_interop.validators.validate_cli import (
     STDOUT,
     check_request,
@@ -44,61 +57,44 @@ app = typer.Typer(
 
 @app.command(no_args_is_help=True)
 def diagnose(
-    checkpoint: Annotated[str, typer.Argument(help="The draft: folder, or Hub id ORG/NAME[@REV].")],
-    target: Annotated[
-        str, typer.Option(metavar="PATH|ID", help="The target (verifier) that it drafts for.")
-    ],
-    prompts: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="JSON lines, or one user message a line [own set]."),
-    ] = None,
-    json: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the report ('-' for stdout).")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the report as one page.")
-    ] = None,
+    checkpoint: DraftArg,
+    target: TargetOpt,
+    prompts: PromptsOpt = None,
+    json: JsonOpt = None,
+    html: HtmlOpt = None,
     budget: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", min=0.0, help="Search no longer than this [no limit]."),
+        typer.Option(
+            metavar="SECONDS", min=0.0, help="End the search after so many seconds [no limit]."
+        ),
     ] = None,
     write: Annotated[
         Path | None,
-        typer.Option(metavar="OUTPUT", help="Write a checkpoint with a better wiring, if found."),
+        typer.Option(
+            metavar="OUTPUT", help="Write a corrected checkpoint there, if another wiring is found."
+        ),
     ] = None,
     max_new_tokens: Annotated[
         int | None,
-        typer.Option(metavar="N", min=2, help="Tokens to score after each prompt [64]."),
+        typer.Option(
+            metavar="N", min=2, help="Tokens that the target writes after each prompt [64]."
+        ),
     ] = None,
-    streams: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Recorded hidden states (eagle3-record): no target runs."),
-    ] = None,
-    trainer: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Read the draft as this trainer's code computes it."),
-    ] = None,
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(metavar="CODE", help="Accept the loss of what no engine computes."),
-    ] = None,
-    stream_taps: Annotated[
-        str | None,
-        typer.Option(metavar="LIST", help="Which taps a trainer's own recordings hold: 2,16,29."),
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    dtype: Annotated[Dtype, typer.Option(help="Of target and draft.")] = "float32",
-    seed: Annotated[int, typer.Option(metavar="S", help="Of the intervals.")] = 0,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with the target.")
-    ] = False,
+    streams: StreamsOpt = None,
+    trainer: TrainerOpt = None,
+    allow: AllowOpt = None,
+    stream_taps: StreamTapsOpt = None,
+    device: DeviceOpt = "auto",
+    dtype: Annotated[Dtype, typer.Option(help="Dtype in which target and draft run.")] = "float32",
+    seed: Annotated[int, typer.Option(metavar="S", help="Seed of the intervals.")] = 0,
+    trust_remote_code: RemoteCodeFlag = False,
     quiet: QuietFlag = False,
     version: VersionFlag = False,  # noqa: ARG001 - eager
 ) -> None:
-    """Which wiring were these weights trained for: which layers, which flags.
+    """Find the layers and flags that these weights were trained with, and compare them with the config.
 
-    Exit codes: 0 the configured wiring is best, 1 another is or none, 2 wrong usage, 3 refused, 4 disk,
-    network or extra missing.
+    Exit codes: 0 the config is right, 1 another wiring fits better or none fits, 2 wrong usage, 3 refused, 4 disk,
+    network or extra failed.
     """
     console = Console(as_json=json == STDOUT, quiet=quiet)
 

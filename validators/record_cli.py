@@ -16,6 +16,13 @@ from eagle3_interop.convert.console import (
     dtype_named,
     launch,
 )
+from eagle3_interop.validators.options import (
+    DeviceOpt,
+    EngineArgOpt,
+    EnginePythonOpt,
+    PromptsOpt,
+    RemoteCodeFlag,
+)
 from eagle3_interop.validators.validate_cli import (
     STDOUT,
     check_request,
@@ -42,60 +49,61 @@ app = typer.Typer(
 @app.command(no_args_is_help=True)
 def record(
     target: Annotated[str, typer.Argument(help="The target: folder, or Hub id ORG/NAME[@REV].")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to fill.")],
-    prompts: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="JSON lines, or one user message a line [own set]."),
-    ] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write the recordings to.")],
+    prompts: PromptsOpt = None,
     max_new_tokens: Annotated[
         int, typer.Option(metavar="N", min=2, help="Tokens of each text that count.")
     ] = 128,
     lookahead: Annotated[
         int,
-        typer.Option(metavar="M", min=1, help="Tokens after those: the longest draft to judge."),
+        typer.Option(
+            metavar="M",
+            min=1,
+            help="Further tokens of each text: the longest draft that can be measured.",
+        ),
     ] = 16,
     taps: Annotated[
         str | None,
         typer.Option(
             metavar="LIST|all",
-            help="Layers passed: 0 the embedding, L the end [the default triple and around it].",
+            help="Hidden states to record: 0 the embedding, k the input of layer k, L the last output [the default triple and its neighbours].",
         ),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: DeviceOpt = "auto",
     dtype: Annotated[
-        Dtype, typer.Option(help="Of the target, and of what is written.")
+        Dtype, typer.Option(help="Dtype of the target and of the recordings.")
     ] = "float32",
-    seed: Annotated[int, typer.Option(metavar="S", help="Greedy texts do not depend on it.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(metavar="S", help="Has no effect on greedy texts; all commands take it."),
+    ] = 0,
     engine: Annotated[
         Literal["vllm", "sglang"] | None,
-        typer.Option(help="Start this engine, and let it record [transformers]."),
+        typer.Option(help="Let this engine record, in its own environment [transformers]."),
     ] = None,
-    engine_python: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="The Python that has the engine [this one]."),
-    ] = None,
-    engine_arg: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ARG", help="A flag for the engine: tensor-parallel-size=8."),
-    ] = None,
+    engine_python: EnginePythonOpt = None,
+    engine_arg: EngineArgOpt = None,
     server: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="An SGLang that runs, started for recording."),
+        typer.Option(
+            metavar="URL", help="Record from a running SGLang server that was started for it."
+        ),
     ] = None,
     last_state: Annotated[
         bool,
-        typer.Option(help="With --engine sglang: the last hidden state too, in a second start."),
+        typer.Option(
+            help="With --engine sglang: start twice, to record the last hidden state too."
+        ),
     ] = True,
     json: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the manifest ('-' for stdout).")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the manifest as JSON ('-' for stdout)."),
     ] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with the target.")
-    ] = False,
+    trust_remote_code: RemoteCodeFlag = False,
     quiet: QuietFlag = False,
     version: VersionFlag = False,  # noqa: ARG001 - eager
 ) -> None:
-    """Record a target's hidden states once, so that drafts are validated and diagnosed without it.
+    """Record a target's hidden states once; drafts are then validated and diagnosed without running it.
 
     Exit codes: 0 recorded, 2 wrong usage, 3 refused, 4 disk, network, engine or extra failed.
     """

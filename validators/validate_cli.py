@@ -18,6 +18,21 @@ from eagle3_interop.convert.console import (
     dtype_named,
     launch,
 )
+from eagle3_interop.validators.options import (
+    AllowOpt,
+    DeviceOpt,
+    DraftArg,
+    EngineArgOpt,
+    EnginePythonOpt,
+    HtmlOpt,
+    JsonOpt,
+    PromptsOpt,
+    RemoteCodeFlag,
+    StreamsOpt,
+    StreamTapsOpt,
+    TargetOpt,
+    TrainerOpt,
+)
 
 STDOUT = Path("-")
 
@@ -42,102 +57,94 @@ EXTRA = ("torch", "transformers", "accelerate")
 
 @app.command(no_args_is_help=True)
 def validate(
-    checkpoint: Annotated[str, typer.Argument(help="The draft: folder, or Hub id ORG/NAME[@REV].")],
-    target: Annotated[
-        str, typer.Option(metavar="PATH|ID", help="The target (verifier) that it drafts for.")
-    ],
+    checkpoint: DraftArg,
+    target: TargetOpt,
     against: Annotated[
         str | None,
-        typer.Option(metavar="SOURCE", help="A draft that must be the same network."),
+        typer.Option(
+            metavar="SOURCE", help="Gate: a draft, in any layout, that must be the same network."
+        ),
     ] = None,
-    prompts: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="JSON lines, or one user message a line [own set]."),
-    ] = None,
+    prompts: PromptsOpt = None,
     num_draft_tokens: Annotated[
         int | None,
-        typer.Option(metavar="K", min=1, help="Proposed tokens a step [the draft's, else 3]."),
+        typer.Option(
+            metavar="K",
+            min=1,
+            help="Draft tokens a step, as vLLM counts them [the draft's recommendation, else 3].",
+        ),
     ] = None,
     tree: Annotated[
         str | None,
-        typer.Option(metavar="STEPS,TOPK,TOKENS", help="SGLang's tree, its root in TOKENS."),
+        typer.Option(
+            metavar="STEPS,TOPK,TOKENS",
+            help="Draft trees as SGLang does; TOKENS includes the root.",
+        ),
     ] = None,
     sweep: Annotated[
-        bool, typer.Option("--sweep", help="Measure a grid of chains and trees as well.")
+        bool, typer.Option("--sweep", help="Also measure a grid of chains and trees.")
     ] = False,
     max_new_tokens: Annotated[
         int | None,
-        typer.Option(metavar="N", min=2, help="Tokens to score after each prompt [128]."),
+        typer.Option(
+            metavar="N", min=2, help="Tokens that the target writes after each prompt [128]."
+        ),
     ] = None,
-    streams: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Recorded hidden states (eagle3-record): no target runs."),
-    ] = None,
-    trainer: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Read the draft as this trainer's code computes it."),
-    ] = None,
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(metavar="CODE", help="Accept the loss of what no engine computes."),
-    ] = None,
-    stream_taps: Annotated[
-        str | None,
-        typer.Option(metavar="LIST", help="Which taps a trainer's own recordings hold: 2,16,29."),
-    ] = None,
+    streams: StreamsOpt = None,
+    trainer: TrainerOpt = None,
+    allow: AllowOpt = None,
+    stream_taps: StreamTapsOpt = None,
     stop_at_eos: Annotated[
-        bool, typer.Option("--stop-at-eos", help="End texts at an end-of-sequence token.")
+        bool, typer.Option("--stop-at-eos", help="End each text at its end-of-sequence token.")
     ] = False,
     temperature: Annotated[
-        float, typer.Option(metavar="T", min=0.0, help="Measure acceptance under sampling, too.")
+        float,
+        typer.Option(
+            metavar="T",
+            min=0.0,
+            help="Also measure acceptance on texts sampled at this temperature.",
+        ),
     ] = 0.0,
     cost_ratio: Annotated[
         float | None,
-        typer.Option(metavar="R", min=0.0, help="Time of a draft step over that of a target step."),
+        typer.Option(
+            metavar="R",
+            min=0.0,
+            help="Time of a draft step divided by that of a target step, for the expected speed-up.",
+        ),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    dtype: Annotated[Dtype, typer.Option(help="Dtype of target and draft.")] = "float32",
+    device: DeviceOpt = "auto",
+    dtype: Annotated[Dtype, typer.Option(help="Dtype in which target and draft run.")] = "float32",
     seed: Annotated[int, typer.Option(metavar="S", help="Seed of sampling and intervals.")] = 0,
     engine: Annotated[
         Literal["vllm", "sglang"] | None,
         typer.Option(help="Gate: start this engine and require the same acceptance counters."),
     ] = None,
-    engine_python: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="The Python that has the engine [this one]."),
-    ] = None,
-    engine_arg: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ARG", help="A flag for the engine: tensor-parallel-size=8."),
-    ] = None,
+    engine_python: EnginePythonOpt = None,
+    engine_arg: EngineArgOpt = None,
     server: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Gate: the same, using a running vLLM or SGLang server."),
     ] = None,
     min_accept_length: Annotated[
-        float | None, typer.Option(metavar="X", help="Gate: fail below this accept length.")
+        float | None,
+        typer.Option(metavar="X", help="Gate: the smallest accept length that passes."),
     ] = None,
     max_logit_diff: Annotated[
         float | None,
         typer.Option(
             metavar="E",
             min=0.0,
-            help="Gate: largest logit difference allowed between this draft and that of --against [rounding].",
+            help="Gate: largest logit difference allowed against --against [rounding error].",
         ),
     ] = None,
-    json: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the report ('-' for stdout).")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the report as one page.")
-    ] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with the target.")
-    ] = False,
+    json: JsonOpt = None,
+    html: HtmlOpt = None,
+    trust_remote_code: RemoteCodeFlag = False,
     quiet: QuietFlag = False,
     version: VersionFlag = False,  # noqa: ARG001 - eager
 ) -> None:
-    """Measure how many tokens of an EAGLE-3 draft its target accepts, and prove a conversion.
+    """Measure how many tokens of an EAGLE-3 draft its target accepts; with --against, prove a conversion.
 
     Exit codes: 0 passed, 1 a gate failed, 2 wrong usage, 3 refused, 4 disk, network, engine or extra failed.
     """
