@@ -1,5 +1,6 @@
 """The target's taps and texts on tiny random models of many families."""
 
+import json
 import subprocess
 import sys
 import textwrap
@@ -16,8 +17,10 @@ from transformers import (
     Gemma2Config,
     Gemma3Config,
     Gemma3TextConfig,
+    Glm4MoeLiteConfig,
     GptOssConfig,
     GraniteConfig,
+    Kimi_K25Config,
     LlamaConfig,
     MistralConfig,
     Phi3Config,
@@ -74,6 +77,17 @@ def qwen_vision():
     return Qwen2_5_VLConfig(text_config=HEADS | {"rope_parameters": rope}, vision_config=vision)
 
 
+def kimi_vision():
+    vision = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": DEPTH,
+        "num_attention_heads": 2,
+    }
+    text = LATENT | {"model_type": "kimi_k2", "tie_word_embeddings": False}
+    return Kimi_K25Config(text_config=text, vision_config=vision, tie_word_embeddings=False)
+
+
 FAMILIES = {
     "llama": lambda: LlamaConfig(**HEADS),
     "qwen2": lambda: Qwen2Config(**PLAIN),
@@ -86,6 +100,8 @@ FAMILIES = {
     "gpt-oss": lambda: GptOssConfig(**HEADS, **EXPERTS, num_local_experts=4, sliding_window=8),
     "deepseek-v2": lambda: DeepseekV2Config(**LATENT, topk_method="greedy"),
     "deepseek-v3": lambda: DeepseekV3Config(**LATENT),
+    "glm4-moe-lite": lambda: Glm4MoeLiteConfig(**LATENT),
+    "kimi-k2.5": kimi_vision,
     "mistral": lambda: MistralConfig(**HEADS, sliding_window=8),
     "phi3": lambda: Phi3Config(**PLAIN),
     "cohere": lambda: CohereConfig(**PLAIN),
@@ -218,6 +234,24 @@ def test_loading(tmp_path):
     assert target.tables().head.dtype == torch.bfloat16
     with pytest.raises(Unavailable):
         Target.load(tmp_path / "missing")
+
+
+def test_kimi_k2_is_loaded_by_the_class_of_deepseek_v3(tmp_path):
+    """Its folder brings code of its own, which is not asked for: nothing of it runs."""
+    model = make_model(DeepseekV3Config(**LATENT))
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    auto_map = {
+        "AutoConfig": "configuration_deepseek.DeepseekV3Config",
+        "AutoModelForCausalLM": "modeling_deepseek.DeepseekV3ForCausalLM",
+    }
+    config |= {"model_type": "kimi_k2", "auto_map": auto_map}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "configuration_deepseek.py").write_text("raise SystemExit('remote code ran')")
+    tokens = torch.arange(3, 20)[None]
+    found, wanted = (x.features(tokens, [0, 2]) for x in (Target.load(tmp_path), Target(model)))
+    assert torch.equal(found.taps[2], wanted.taps[2])
+    assert torch.equal(found.final, wanted.final)
 
 
 def test_what_is_no_target_is_refused(tmp_path):

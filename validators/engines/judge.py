@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from transformers import AutoConfig, GenerationConfig
+from transformers import GenerationConfig
 
 from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.serve.command import Engine, needs_plugin
@@ -18,7 +18,7 @@ from eagle3_interop.validators.engines.prediction import Prediction, figures, pr
 from eagle3_interop.validators.prove.request import Judgement, Request, Session
 from eagle3_interop.validators.report import provenance
 from eagle3_interop.validators.target.prompts import Prompt
-from eagle3_interop.validators.target.running import Target
+from eagle3_interop.validators.target.running import Target, load_config
 from eagle3_interop.validators.target.stops import stop_ids
 from eagle3_interop.validators.target.texts import Text, encode, load_tokenizer
 from eagle3_interop.validators.target.writing import Texts, write_texts
@@ -119,7 +119,7 @@ def folder_of(loaded: Loaded) -> str:
 
 def latent_of(path: str, loaded: Loaded, request: Request) -> frozenset[str]:
     """Which of target and draft have latent attention (MLA)."""
-    config = AutoConfig.from_pretrained(path, trust_remote_code=request.trust_remote_code)
+    config = load_config(path, request.trust_remote_code)
     theirs = getattr(config.get_text_config(decoder=True), "kv_lora_rank", None) is not None
     ours = loaded.reading.draft.layers.attention.kind == "mla"
     return frozenset(name for name, is_so in (("target", theirs), ("draft", ours)) if is_so)
@@ -135,7 +135,7 @@ def stops_of(path: str, request: Request) -> tuple[int, ...]:
         found = GenerationConfig.from_pretrained(path).eos_token_id
     except OSError:
         found = None
-    config = AutoConfig.from_pretrained(path, trust_remote_code=request.trust_remote_code)
+    config = load_config(path, request.trust_remote_code)
     return stop_ids(found, getattr(config.get_text_config(decoder=True), "eos_token_id", None))
 
 

@@ -54,6 +54,12 @@ class Rotary:
     def _config(self) -> LlamaConfig:
         draft, rope = self.draft, self.draft.rope
         trained = rope.parameters.get("original_max_position_embeddings", 2048)
+        if (
+            rope.scaling == "yarn"
+        ):  # reads no maximum, and would be told of one that its factor does not give
+            declared = int(trained * rope.parameters["factor"])
+        else:
+            declared = draft.max_position or trained
         parameters = {
             **rope.parameters,
             "rope_type": rope.scaling,
@@ -64,7 +70,7 @@ class Rotary:
             hidden_size=draft.hidden_size,
             num_attention_heads=draft.layers.attention.heads,
             head_dim=self._head_dim,
-            max_position_embeddings=draft.max_position or trained,
+            max_position_embeddings=declared,
             rope_parameters=parameters,
         )
 

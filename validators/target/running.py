@@ -14,6 +14,7 @@ import torch
 from accelerate.utils import align_module_device  # type: ignore[import-untyped]
 from torch import Tensor, nn
 from transformers import (
+    CONFIG_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
@@ -103,7 +104,11 @@ class Target:
         """
         config = load_config(path, trust_remote_code)
         device = torch.device(device)
-        options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
+        options: dict[str, Any] = {
+            "config": config,
+            "dtype": dtype,
+            "trust_remote_code": trust_remote_code,
+        }
         options |= _reading(
             path, lambda: _placement(config, device, dtype, trust_remote_code, memory)
         )
@@ -286,15 +291,34 @@ def load_config(
         Unavailable: it could not be read or downloaded.
     """
     config: PreTrainedConfig = _reading(
-        path,
-        lambda: AutoConfig.from_pretrained(
-            path, trust_remote_code=trust_remote_code, revision=revision
-        ),
+        path, lambda: _known_config(path, trust_remote_code, revision)
     )
     names = " ".join(getattr(config, "architectures", None) or [])
     if "Eagle" in names or "Speculator" in names or "DraftModel" in names:
         raise Refused([_not_a_target(str(path), f"{names} is a draft")])
     return config
+
+
+ALIASES = {"kimi_k2": "deepseek_v3"}
+"""Model types whose checkpoints bring code of their own, to the class of transformers that computes the same.
+
+Kimi-K2 is DeepSeek-V3 under another name: so SGLang 0.5.23 (``utils/hf_transformers/common.py``) and vLLM 0.32
+serve it, and transformers itself reads it so inside Kimi-K2.5 (``configuration_kimi_k25.py``).
+"""
+
+
+def _known_config(
+    path: str | Path, trust_remote_code: bool, revision: str | None
+) -> PreTrainedConfig:
+    """The config by transformers' own class; by the checkpoint's only where that was asked for."""
+    if not trust_remote_code:
+        said, _ = PreTrainedConfig.get_config_dict(path, revision=revision)
+        if known := ALIASES.get(str(said.get("model_type"))):
+            return CONFIG_MAPPING[known].from_dict({**said, "model_type": known})
+    found: PreTrainedConfig = AutoConfig.from_pretrained(
+        path, trust_remote_code=trust_remote_code, revision=revision
+    )
+    return found
 
 
 def _family(config: PreTrainedConfig) -> Any:  # noqa: ANN401
