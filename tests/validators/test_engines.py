@@ -440,7 +440,8 @@ def test_mistakes_make_sense_for_the_draft(drafts):
     )  # fmt: skip
     names = [one.name for one in miswirings.miswirings(full, 8, 64)]
     assert names == [
-        "taps-lower", "taps-higher", "default-taps", "taps-sorted", "taps-reversed", "fc-skipped",
+        "taps-lower", "taps-higher", "default-taps", "taps-sorted", "taps-reversed",
+        "taps-next", "taps-next", "taps-next", "fc-skipped",
         "residual", "feedback", "d2t-ignored", "target-embeddings", "no-norm-before-fc", "no-fc-norm",
         "no-qk-norm", "no-qkv-bias", "no-output-bias", "no-window", "one-layer",
     ]  # fmt: skip
@@ -459,6 +460,15 @@ def test_mistakes_of_latent_attention(drafts):
     plain = attention.model_copy(update={"softmax_scale": 32**-0.5})
     names = [one.name for one in miswirings.miswirings(drafts.make_draft(latent=plain), 6, 32)]
     assert "no-mscale" not in names
+
+
+def test_a_list_of_taps_that_lost_its_first(drafts):
+    """[embedding, 3, 31] were trained, and the streams before layers 3, 31 and 59 of 61 are served."""
+    draft = drafts.make_draft(taps=(0, 3, 31))
+    found = [one.draft.taps for one in miswirings.miswirings(draft, 61, 64)]
+    assert (3, 31, 59) in found
+    deep = drafts.make_draft(taps=(1, 3, 6))
+    assert "taps-next" not in [one.name for one in miswirings.miswirings(deep, 6, 64)]
 
 
 def test_the_window_of_a_target_that_slides_is_a_mistake_to_look_for(drafts):
