@@ -42,6 +42,12 @@ SECTIONS = {
         "an engine can compute it; *as the folder is*, of what engines make of that very folder. *converted*: the engine "
         "itself on `auto-to-...`, with `--trainer` and `--allow` where they are asked for. See [trainers](trainers.md).",
     ),
+    "mla": (
+        "Trained drafts for a target with latent attention (MLA)",
+        "As above, of a target of DeepSeek-V3's class with experts and yarn, and drafts with latent attention (`mla`) "
+        "and without (`gqa`). *source*: the folder as its trainer published it for SGLang, whose ids vLLM takes for "
+        "taps one layer lower. *flipped*: `mla` with the other pairs of its rope, `gqa` with those lower taps.",
+    ),
     "stock": (
         "The same drafts forced into SGLang's stock class",
         "Where the plugin is needed, the folder was renamed to `LlamaForCausalLMEagle3` and run all the "
@@ -59,6 +65,12 @@ SECTIONS = {
         "largest difference in parentheses, relative to the largest logit. *refused*: our converter says "
         "no, by the code in parentheses; forced through, the destination's class gave another network (by "
         "how much) or failed.",
+    ),
+    "latent": (
+        "Random drafts with latent attention (MLA) in the draft classes",
+        "As above. *reference*: our forward of the source, held against its framework's class. speculators has no such "
+        "class, so `universal` is SGLang and vLLM here. Which streams a target hands over no class tells: see the "
+        "trained drafts.",
     ),
     "facts": (
         "Facts",

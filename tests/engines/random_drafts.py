@@ -237,14 +237,9 @@ def _flat(spec: Spec, architecture: str) -> dict[str, Any]:
 def _sglang(spec: Spec) -> dict[str, Any]:
     eagle: dict[str, Any] = {"use_aux_hidden_state": bool(spec.taps)}
     if spec.taps:
-        eagle["eagle_aux_hidden_state_layer_ids"] = _sglang_ids(spec)
+        # In front of DeepSeek's loop only a list that begins with 1 counts so; those drafts' first tap is 2.
+        eagle["eagle_aux_hidden_state_layer_ids"] = [tap - 1 for tap in spec.taps]
     return {**_flat(spec, "LlamaForCausalLMEagle3"), "eagle_config": eagle}
-
-
-def _sglang_ids(spec: Spec) -> list[int]:
-    """Layers whose output is taken; in front of DeepSeek's loop only a list that begins with 1 is read so."""
-    ids = [tap - 1 for tap in spec.taps]
-    return list(spec.taps) if spec.latent and ids[0] != 1 else ids
 
 
 def _vllm(spec: Spec) -> dict[str, Any]:

@@ -60,8 +60,6 @@ GRID = {
     "MLA, sizes of Kimi's latents": spec(
         latent={"kv_lora_rank": 512, "qk_rope_head_dim": 64, "q_lora_rank": 64, "v_head_dim": 32}
     ),
-    "MLA, tap on the embeddings": spec(taps=(0, 3, 5)),
-    "MLA, first tap 1": spec(taps=(1, 3, 5)),
     "MLA, two taps": spec(taps=(2, 5)),
     "MLA, own embeddings": spec(("vllm",), own_embeddings=True),
     "MLA, full vocabulary": spec(draft_vocab=V),

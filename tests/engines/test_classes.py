@@ -1,5 +1,6 @@
 """Random drafts in the three draft classes: logits equal to float32 rounding, or refused with reason."""
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -10,21 +11,26 @@ from unittest import mock
 import numpy as np
 import pytest
 import random_drafts
+import random_mla
 import run_engine
+import torch
 import trained
 from matrix import EQUAL, REFUSED, Matrix
-from random_drafts import GRID, Spec
+from random_drafts import Spec
 from safetensors.numpy import load_file, save_file
+from safetensors.torch import load_file as torch_file
 
 from eagle3_interop.convert import api
 from eagle3_interop.convert.decide import fitting
 from eagle3_interop.schemas.findings import Refused, errors
+from eagle3_interop.validators.network.reference import Features, Network
+from eagle3_interop.validators.network.weights import Tables, Weights
 
 pytestmark = pytest.mark.engine
 
+GRID = random_drafts.GRID | random_mla.GRID
+FIXED = ("MLA, half-split rope", "MLA, yarn, mscale 1 and .5")
 STEPS, LENGTH = 4, 24
-AS_SERVED = replace(trained.OPTIONS, trainer="none")
-"""Nobody trained these drafts: what a class makes of them counts."""
 
 DESTINATIONS = ("speculators", "sglang", "vllm", "universal")
 RIGS = {
@@ -58,14 +64,25 @@ class Grid:
     Attributes:
         cells: (row, source layout, destination) to the conversion.
         sources: (row, source layout) to the folder.
+        inputs: row to the file of its tokens and features.
         found: (engine, folder) to logits by target id and step, or the error.
         versions: of the engines.
     """
 
     cells: dict[tuple[str, str, str], Cell] = field(default_factory=dict)
     sources: dict[tuple[str, str], Path] = field(default_factory=dict)
+    inputs: dict[str, Path] = field(default_factory=dict)
     found: dict[tuple[str, Path], Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+
+
+def target_of(spec: Spec) -> Path:
+    """The target that a draft is for."""
+    return trained.MLA_TARGET if spec.latent else trained.TARGET
+
+
+def options_of(spec: Spec) -> api.Options:
+    return trained.options(target_of(spec))
 
 
 @contextmanager
@@ -79,12 +96,13 @@ def by_force() -> Iterator[None]:
         yield
 
 
-def convert(source: Path, layout: str, destination: str) -> Cell:
+def convert(source: Path, layout: str, destination: str, options: api.Options) -> Cell:
     output = source.parent / f"{source.name}-to-{destination}"
 
     def write() -> None:
-        loaded = api.load(str(source), layout, AS_SERVED)
-        api.write(api.convert(loaded, destination, trained.OPTIONS), output)
+        # Nobody trained these drafts: what a class makes of them counts.
+        loaded = api.load(str(source), layout, replace(options, trainer="none"))
+        api.write(api.convert(loaded, destination, options), output)
 
     try:
         write()
@@ -100,15 +118,17 @@ def convert(source: Path, layout: str, destination: str) -> Cell:
     return Cell(output, codes)
 
 
-def engines_of(destination: str) -> tuple[str, ...]:
-    return tuple(RIGS) if destination == "universal" else (destination,)
+def engines_of(destination: str, spec: Spec) -> tuple[str, ...]:
+    """Whose class shall compute a conversion; speculators has none for latent attention."""
+    everywhere = random_mla.BOTH if spec.latent else tuple(RIGS)
+    return everywhere if destination == "universal" else (destination,)
 
 
 @pytest.fixture(scope="session")
 def grid(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Grid:
     """The selected drafts in every layout, converted everywhere, and each class on all its folders."""
     root, this = tmp_path_factory.mktemp("classes"), Grid()
-    inputs = {}
+    inputs = this.inputs
     selected = {
         item.callspec.params.get("row")
         for item in request.session.items
@@ -120,19 +140,24 @@ def grid(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         inputs[row] = write_inputs(root / f"{len(inputs)}.inputs.safetensors", spec)
         for layout in spec.layouts:
             name = f"{len(this.sources)}-{layout}"
-            source = random_drafts.write(spec, layout, root / name, trained.TARGET)
+            source = random_drafts.write(spec, layout, root / name, target_of(spec))
             this.sources[row, layout] = source
             for destination in DESTINATIONS:
-                this.cells[row, layout, destination] = convert(source, layout, destination)
+                this.cells[row, layout, destination] = convert(
+                    source, layout, destination, options_of(spec)
+                )
     jobs: dict[str, list[tuple[str, Path]]] = {engine: [] for engine in RIGS}
     for (row, layout), folder in this.sources.items():
         jobs[layout].append((row, folder))
-    for (row, _, destination), cell in this.cells.items():
-        if cell.folder is not None:
-            for engine in engines_of(destination):
-                jobs[engine].append((row, cell.folder))
+    for (row, layout, destination), cell in this.cells.items():
+        for engine in engines_of(destination, GRID[row]):
+            # Where nothing can be written, the class is given the source itself.
+            jobs[engine].append((row, cell.folder or this.sources[row, layout]))
     for engine, mine in jobs.items():
-        run(engine, [(folder, inputs[row]) for row, folder in mine], this, root)
+        for target in (trained.TARGET, trained.MLA_TARGET):
+            chosen = [(row, folder) for row, folder in mine if target_of(GRID[row]) == target]
+            if chosen:
+                run(engine, target, [(folder, inputs[row]) for row, folder in chosen], this, root)
     return this
 
 
@@ -147,12 +172,14 @@ def write_inputs(path: Path, spec: Spec) -> Path:
     return path
 
 
-def run(engine: str, folders: list[tuple[Path, Path]], grid: Grid, root: Path) -> None:
+def run(
+    engine: str, target: Path, folders: list[tuple[Path, Path]], grid: Grid, root: Path
+) -> None:
     cases = [
         {"draft": str(folder), "inputs": str(inputs), "output": f"{folder}.{engine}.safetensors"}
         for folder, inputs in folders
     ]
-    request = {"target": str(trained.TARGET), "steps": STEPS, "cases": cases}
+    request = {"target": str(target), "steps": STEPS, "cases": cases}
     variables = trained.plugin_variables(root) if engine == "sglang" else None
     answer = run_engine.run_engine(RIGS[engine], request, variables=variables, timeout_s=1800)
     grid.versions[engine] = answer["version"]
@@ -177,34 +204,90 @@ def difference(found: Any, wanted: np.ndarray[Any, Any], depths: int) -> float:
 
 
 @pytest.mark.parametrize("destination", DESTINATIONS)
-@pytest.mark.parametrize(
-    ("row", "layout"), [(row, layout) for row, spec in GRID.items() for layout in spec.layouts]
-)
+def rows(grid: dict[str, Spec]) -> list[Any]:
+    """Each draft in each of its layouts; of those with latent attention a few are enough for every change."""
+    return [
+        pytest.param(
+            row,
+            layout,
+            marks=pytest.mark.conformance if spec.latent and row not in FIXED else (),
+        )
+        for row, spec in grid.items()
+        for layout in spec.layouts
+    ]
+
+
+@pytest.mark.parametrize(("row", "layout"), rows(GRID))
 def test_equal_or_refused(
     row: str, layout: str, destination: str, grid: Grid, matrix: Matrix
 ) -> None:
     cell = grid.cells[row, layout, destination]
     wanted = grid.found[layout, grid.sources[row, layout]]
     assert not isinstance(wanted, str), wanted
-    versions = {engine: grid.versions[engine] for engine in (layout, *engines_of(destination))}
-    title = f"{row} ({layout})"
-    if cell.folder is None:
-        matrix.record("classes", title, destination, REFUSED, ", ".join(cell.codes), **versions)
-        return
-    apart = {}
-    for engine in engines_of(destination):
+    engines = engines_of(destination, GRID[row])
+    versions = {engine: grid.versions[engine] for engine in (layout, *engines)}
+    title, section = f"{row} ({layout})", "latent" if GRID[row].latent else "classes"
+    apart, folder = {}, cell.folder or grid.sources[row, layout]
+    for engine in engines:
         # speculators leaves the window where it was while draft steps go on.
         still = GRID[row].windowed and "speculators" in (engine, layout) and engine != layout
-        found = grid.found[engine, cell.folder]
+        found = grid.found[engine, folder]
         apart[engine] = difference(found, wanted, 1 if still else STEPS)
     worst = max(apart.values())
     if cell.codes:
         figure = "fails" if worst == float("inf") else f"{worst:.1g}"
         detail = f"{', '.join(cell.codes)}: {figure}"
         deserved = worst > 1e-3
-        matrix.claim("classes", title, destination, REFUSED, deserved, detail, **versions)
+        matrix.claim(section, title, destination, REFUSED, deserved, detail, **versions)
         return
-    said = {e: grid.found[e, cell.folder] for e in apart if apart[e] == float("inf")}
+    said = {e: grid.found[e, folder] for e in apart if apart[e] == float("inf")}
     failures = " ".join(text for text in said.values() if isinstance(text, str))
     detail = f"{worst:.0e}{failures and ': '}{failures[:200]}"
-    matrix.claim("classes", title, destination, EQUAL, worst < TOLERANCE, detail, **versions)
+    matrix.claim(section, title, destination, EQUAL, worst < TOLERANCE, detail, **versions)
+
+
+@pytest.mark.parametrize(("row", "layout"), rows(random_mla.GRID))
+def test_the_reference_computes_latent_attention_as_the_class(
+    row: str, layout: str, grid: Grid, matrix: Matrix
+) -> None:
+    wanted, folder = grid.found[layout, grid.sources[row, layout]], grid.sources[row, layout]
+    assert not isinstance(wanted, str), wanted
+    found = reference(folder, layout, options_of(GRID[row]), grid.inputs[row])
+    apart, versions = difference(found, wanted, STEPS), {layout: grid.versions[layout]}
+    title = f"{row} ({layout})"
+    matrix.claim("latent", title, "reference", EQUAL, apart < TOLERANCE, f"{apart:.0e}", **versions)
+
+
+@torch.no_grad()
+def reference(
+    folder: Path, layout: str, options: api.Options, inputs: Path
+) -> np.ndarray[Any, Any]:
+    """The reference's logits, as `logits_of` has them, of a folder as this engine's release reads it."""
+    loaded = api.load(str(folder), layout, replace(options, trainer="none"))
+    tables = tables_of(Path(str(options.target)))
+    weights = Weights.read(loaded.reading, loaded.checkpoint, tables=lambda: tables)
+    network = Network(loaded.reading.draft, weights)
+    given = torch_file(inputs)
+    tokens, features = given["token_ids"], given["features"][None]
+    taps = loaded.reading.draft.taps or ()
+    blocks = dict(zip(taps, features.chunk(max(1, len(taps)), dim=-1), strict=True))
+    hidden = network.fuse(Features(blocks, features))
+    ids = weights.target_ids
+    order = slice(None) if ids is None else ids.argsort()
+    cache, found = None, []
+    for depth in range(STEPS):
+        fed = torch.cat([tokens[depth:], tokens.new_zeros(depth)])[None]
+        if cache is None:
+            out, cache = network.begin(fed, hidden)
+        else:
+            out = network.step(fed, out.feedback, cache)
+        logits = network.logits(out.normed)[0][:, order].numpy().copy()
+        logits[LENGTH - depth :] = 0
+        found.append(logits)
+    return np.stack(found)
+
+
+@functools.cache
+def tables_of(target: Path) -> Tables:
+    tensors = torch_file(target / "model.safetensors")
+    return Tables(tensors["model.embed_tokens.weight"].float(), tensors["lm_head.weight"].float())

@@ -4,6 +4,7 @@ import functools
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from eagle3_interop.validators.target.writing import write_texts
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
 TARGET = DATA / "target"
+MLA = DATA / "mla"
+MLA_TARGET = MLA / "target"
 NEW_TOKENS = 96
 CHAIN = Shape.chain(4)
 OPTIONS = api.Options(target=str(TARGET), target_name="org/target")
@@ -51,15 +54,20 @@ def prompts() -> list[list[int]]:
 
 
 @functools.cache
-def target() -> Target:
-    """The target, in float32."""
-    return Target.load(TARGET)
+def target(folder: Path = TARGET) -> Target:
+    """A target, in float32."""
+    return Target.load(folder)
 
 
 @functools.cache
-def texts() -> tuple[Text, ...]:
-    """What the target writes, with room for the deepest tree."""
-    return write_texts(target(), prompts(), NEW_TOKENS, 8).texts
+def texts(folder: Path = TARGET) -> tuple[Text, ...]:
+    """What a target writes, with room for the deepest tree."""
+    return write_texts(target(folder), prompts(), NEW_TOKENS, 8).texts
+
+
+def options(folder: Path) -> api.Options:
+    """Those of every conversion for a target."""
+    return replace(OPTIONS, target=str(folder))
 
 
 def expected(
@@ -67,6 +75,7 @@ def expected(
     layout: str = "auto",
     shape: Shape = CHAIN,
     change: Callable[[Any], Any] = lambda draft: draft,
+    of: Path = TARGET,
 ) -> Acceptance:
     """The counters of the reference walk.
 
@@ -75,17 +84,19 @@ def expected(
         layout: how it is read.
         shape: what is drafted a step.
         change: flips a feature of the description.
+        of: the target.
     """
-    loaded = api.load(str(folder), layout, OPTIONS)
+    loaded = api.load(str(folder), layout, options(of))
     draft = change(loaded.reading.draft)
-    weights = Weights.read(loaded.reading, loaded.checkpoint, tables=target().tables)
+    weights = Weights.read(loaded.reading, loaded.checkpoint, tables=target(of).tables)
     weights.draft = draft
-    return measure(Network(draft, weights), target(), texts(), [shape])[shape]
+    return measure(Network(draft, weights), target(of), texts(of), [shape])[shape]
 
 
-def convert(folder: Path, destination: str, output: Path) -> Path:
+def convert(folder: Path, destination: str, output: Path, of: Path = TARGET) -> Path:
     """Convert a draft, the target given."""
-    conversion = api.convert(api.load(str(folder), "auto", OPTIONS), destination, OPTIONS)
+    loaded = api.load(str(folder), "auto", options(of))
+    conversion = api.convert(loaded, destination, options(of))
     api.write(conversion, output / f"{folder.name}-{destination}", overwrite=True)
     return output / f"{folder.name}-{destination}"
 
@@ -165,6 +176,6 @@ def figures(found: dict[str, Any] | Acceptance) -> str:
     return "{} / {}".format(*counters(found)[:2])
 
 
-def wrote_the_targets_text(found: dict[str, Any]) -> bool:
+def wrote_the_targets_text(found: dict[str, Any], of: Path = TARGET) -> bool:
     """Whether an engine's text is the one that the reference walked."""
-    return found["outputs"] == [list(text.completion[:NEW_TOKENS]) for text in texts()]
+    return found["outputs"] == [list(text.completion[:NEW_TOKENS]) for text in texts(of)]

@@ -5,7 +5,6 @@ serves many drafts. As in the engine, a draft without a table or head of its own
 attention is expanded by the class's own ``kv_b_proj``.
 """
 
-import json
 import socket
 from pathlib import Path
 from typing import Any
@@ -20,20 +19,9 @@ from vllm.distributed import init_distributed_environment, initialize_model_para
 from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.layers.attention import Attention, MLAAttention
 from vllm.model_executor.model_loader import get_model
+from vllm_run import ONE_KERNEL, PLAIN_ROPE, is_latent
 
 torch.accelerator.empty_cache = lambda: None  # the loader calls it; vLLM's CPU worker does this too
-
-
-# See vllm_run.py, which meets the same two in a whole engine.
-LATENT: dict[str, Any] = {
-    "attention_backend": "CPU_MLA",
-    "compilation_config": {"custom_ops": ["all", "-rotary_embedding"]},
-}
-
-
-def is_latent(folder: str) -> bool:
-    """Whether a model's attention is latent."""
-    return "kv_lora_rank" in json.loads(Path(folder, "config.json").read_text())
 
 
 def load(target: str, draft: str, dtype: str) -> torch.nn.Module:
@@ -45,7 +33,7 @@ def load(target: str, draft: str, dtype: str) -> torch.nn.Module:
         max_model_len=512,
         enforce_eager=True,
         speculative_config={"method": "eagle3", "model": draft, "num_speculative_tokens": 4},
-        **(LATENT if is_latent(target) or is_latent(draft) else {}),
+        **(ONE_KERNEL | PLAIN_ROPE if is_latent(target) or is_latent(draft) else {}),
     ).create_engine_config()
     with set_current_vllm_config(config):
         if not torch.distributed.is_initialized():

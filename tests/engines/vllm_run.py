@@ -1,7 +1,10 @@
 """Generate with vLLM on a CPU and read its own counters (run by vLLM's Python)."""
 
+import json
+import os
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import rig
@@ -12,6 +15,32 @@ from vllm.inputs import TokensPrompt
 DRAFTS = "vllm:spec_decode_num_drafts"
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens"
 ACCEPTED_AT = "vllm:spec_decode_num_accepted_tokens_per_pos"
+
+
+ONE_KERNEL = {"attention_backend": "CPU_MLA"}
+"""Every dtype; where there is AMX, vLLM itself chooses a kernel that knows bfloat16 alone. A draft inherits none."""
+
+PLAIN_ROPE = {"compilation_config": {"custom_ops": ["all", "-rotary_embedding"]}}
+"""The CPU kernel of a plain rope misreads the heads of latent attention; the same in torch does not."""
+
+
+def is_latent(folder: str | None) -> bool:
+    """Whether a model's attention is latent (MLA)."""
+    config = json.loads(Path(folder, "config.json").read_text()) if folder else {}
+    return "kv_lora_rank" in config.get("text_config", config)
+
+
+def for_latent_attention(request: rig.GenerationRequest, arguments: dict[str, Any]) -> None:
+    """Add what a target with latent attention needs on a CPU; a draft with another kind needs its expanded form."""
+    if not is_latent(request.target):
+        return
+    arguments |= PLAIN_ROPE
+    if request.draft and not is_latent(request.draft):
+        os.environ["VLLM_MLA_DISABLE"] = "1"
+        return
+    arguments |= ONE_KERNEL
+    if request.draft:
+        arguments["speculative_config"] |= ONE_KERNEL
 
 
 def build_engine(request: rig.GenerationRequest) -> LLM:
@@ -33,6 +62,7 @@ def build_engine(request: rig.GenerationRequest) -> LLM:
             "model": request.draft,
             "num_speculative_tokens": request.num_draft_tokens,
         }
+    for_latent_attention(request, arguments)
     return LLM(**{**arguments, **request.engine_args})
 
 

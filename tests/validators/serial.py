@@ -50,20 +50,10 @@ class SerialDraft:
                 stream = normed if self.d.residual == "normed" else stream
             else:
                 entry = self.rms(stream, f"{name}.input_layernorm")
-            q, k, v = (self.w[f"{name}.self_attn.{p}_proj.weight"] @ entry for p in "qkv")
-            q = [self.turn(x, position) for x in q.view(a.heads, -1)]
-            k = [self.turn(x, position) for x in k.view(a.kv_heads, -1)]
-            caches[i].append((position, k, list(v.view(a.kv_heads, -1))))
-            window = self.d.layers.windows[i] or 10**9
-            seen = [entry for entry in caches[i] if position - entry[0] < window]
-            mixed = []
-            for h in range(a.heads):
-                group = h // (a.heads // a.kv_heads)
-                scores = torch.stack([q[h] @ keys[group] for _, keys, _ in seen]) / math.sqrt(
-                    a.head_dim
-                )
-                values = torch.stack([values[group] for _, _, values in seen])
-                mixed.append(scores.softmax(0) @ values)
+            attend = self.latent if a.kind == "mla" else self.grouped
+            mixed = attend(
+                f"{name}.self_attn", entry, position, caches[i], self.d.layers.windows[i]
+            )
             stream = stream + self.w[f"{name}.self_attn.o_proj.weight"] @ torch.cat(mixed)
             x = self.rms(stream, f"{name}.post_attention_layernorm")
             gate, up = (self.w[f"{name}.mlp.{p}_proj.weight"] @ x for p in ("gate", "up"))
@@ -71,6 +61,49 @@ class SerialDraft:
         normed = self.rms(stream, "norm")
         logits = self.w["lm_head.weight"] @ normed
         return logits, normed if self.d.feedback == "post-norm" else stream
+
+    def grouped(self, name, entry, position, cache, window):
+        a = self.d.layers.attention
+        q, k, v = (self.w[f"{name}.{p}_proj.weight"] @ entry for p in "qkv")
+        q = [self.turn(x, position) for x in q.view(a.heads, -1)]
+        k = [self.turn(x, position) for x in k.view(a.kv_heads, -1)]
+        cache.append((position, k, list(v.view(a.kv_heads, -1))))
+        seen = [kept for kept in cache if position - kept[0] < (window or 10**9)]
+        mixed = []
+        for h in range(a.heads):
+            group = h // (a.heads // a.kv_heads)
+            scores = torch.stack([q[h] @ keys[group] for _, keys, _ in seen]) / math.sqrt(
+                a.head_dim
+            )
+            values = torch.stack([values[group] for _, _, values in seen])
+            mixed.append(scores.softmax(0) @ values)
+        return mixed
+
+    def latent(self, name, entry, position, cache, window):
+        """As engines serve it: a position keeps its latent and one rotated key, and no head's keys or values."""
+        a = self.d.layers.attention
+        down = self.rms(self.w[f"{name}.q_a_proj.weight"] @ entry, f"{name}.q_a_layernorm")
+        q = (self.w[f"{name}.q_b_proj.weight"] @ down).view(a.heads, -1)
+        kept = self.w[f"{name}.kv_a_proj_with_mqa.weight"] @ entry
+        latent = self.rms(kept[: a.kv_rank], f"{name}.kv_a_layernorm")
+        cache.append((position, latent, self.turn_pairs(kept[a.kv_rank :], position)))
+        seen = [kept for kept in cache if position - kept[0] < (window or 10**9)]
+        latents, keys = (torch.stack(x) for x in list(zip(*seen, strict=True))[1:])
+        up = self.w[f"{name}.kv_b_proj.weight"].view(a.heads, -1, a.kv_rank)
+        mixed = []
+        for h in range(a.heads):
+            absorbed = q[h, : a.nope_dim] @ up[h, : a.nope_dim]
+            turned = self.turn_pairs(q[h, a.nope_dim :], position)
+            scores = (latents @ absorbed + keys @ turned) * a.softmax_scale
+            mixed.append(up[h, a.nope_dim :] @ (scores.softmax(0) @ latents))
+        return mixed
+
+    def turn_pairs(self, x, position):
+        """Rotate neighbours by complex multiplication."""
+        steps = torch.arange(0, len(x), 2, dtype=torch.float64) / len(x)
+        z = torch.view_as_complex(x.double().view(-1, 2))
+        turned = z * torch.exp(1j * position * self.d.rope.theta**-steps)
+        return torch.view_as_real(turned).flatten().float()
 
     def target_id(self, draft_id):
         return draft_id + int(self.w["d2t"][draft_id]) if self.d.vocabulary.mapped else draft_id

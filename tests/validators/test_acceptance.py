@@ -11,6 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from eagle3_interop.convert.read.checkpoint import open_checkpoint
 from eagle3_interop.schemas import intervals
+from eagle3_interop.schemas.draft import Mla
 from eagle3_interop.schemas.engines.releases import newest
 from eagle3_interop.schemas.findings import Usage
 from eagle3_interop.schemas.intervals import accept_length_interval
@@ -38,6 +39,7 @@ PROMPTS = [[1, 2, 3], [4], [5, 6, 1, 2, 3, 3, 1], [2, 2], [6, 5, 4, 3, 2, 1]]
 DRAFT = {"target_hidden": 32, "hidden": 32, "vocabulary": VOCABULARY, "draft_vocabulary": VOCABULARY,
          "heads": 4, "kv_heads": 2, "head_dim": 8, "mlp_width": 48, "target_layers": 3,
          "taps": (0, 2, 3)}  # fmt: skip
+LATENT = Mla(heads=4, q_rank=12, kv_rank=16, nope_dim=8, rope_dim=4, v_dim=6, softmax_scale=0.4)
 KINDS = {
     "plain": {},
     "normed-post": {"residual": "normed", "feedback": "post-norm"},
@@ -45,6 +47,7 @@ KINDS = {
     "two-layers-one-window": {"count": 2, "windows": (4, None), "block_norms": True},
     "narrow-window": {"windows": (2,)},
     "draft-narrower-than-target": {"hidden": 16},
+    "latent-attention": {"latent": LATENT},
 }
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from eagle3_interop.schemas.draft import Mla
 from eagle3_interop.validators.accept.acceptance import measure
 from eagle3_interop.validators.accept.drafting import batches
 from eagle3_interop.validators.accept.shape import Shape
@@ -165,6 +166,22 @@ def test_the_stage_is_named(drafts, target, texts, stage):
     assert parting.step == 1
     assert parting.max_abs_diff > 0
     assert parting.meaning in MEANING.values()
+
+
+LATENT = Mla(heads=4, q_rank=12, kv_rank=16, nope_dim=8, rope_dim=4, v_dim=6, softmax_scale=0.4)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        LATENT.model_copy(update={"interleaved": False}),
+        LATENT.model_copy(update={"softmax_scale": 0.3}),
+    ],
+)
+def test_latent_attention_that_differs(drafts, target, texts, other):
+    """Another rotation, another factor on the scores: the weights are the same, and so is all before attention."""
+    _, parting = compare(make(drafts, latent=other), make(drafts, latent=LATENT), target, texts)
+    assert parting.stage == "attention"
 
 
 def test_a_window_that_only_later_steps_leave(drafts, target):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from eagle3_interop.schemas.draft import Mla
 from eagle3_interop.validators.accept.acceptance import measure
 from eagle3_interop.validators.accept.drafting import batches, tree_paths
 from eagle3_interop.validators.accept.shape import Shape
@@ -20,6 +21,12 @@ DRAFT = {"target_hidden": 32, "hidden": 32, "vocabulary": VOCABULARY, "heads": 4
 KINDS = {
     "plain": {"draft_vocabulary": VOCABULARY},
     "mapped-post-norm": {"draft_vocabulary": 4, "feedback": "post-norm"},
+    "latent-attention": {
+        "draft_vocabulary": VOCABULARY,
+        "latent": Mla(
+            heads=4, q_rank=12, kv_rank=16, nope_dim=8, rope_dim=4, v_dim=6, softmax_scale=0.4
+        ),
+    },
     "two-layers-window": {"draft_vocabulary": VOCABULARY, "count": 2, "windows": (3, None)},
 }
 SHAPES = [(3, 3, 8), (3, 3, 4), (2, 3, 13), (4, 2, 9), (5, 2, 6), (1, 4, 5), (1, 4, 3), (3, 1, 4)]

@@ -29,7 +29,7 @@ MEANING = {
     "first-layer input": "the norms of embedding and hidden state differ, or their order",
     "layer input": "the norm before attention differs",
     "residual": "one adds the raw hidden state, the other the normed one (norm_before_residual)",
-    "attention": "q, k, v, o, their norms or biases, rope or a sliding window differ",
+    "attention": "q, k, v, o, their latents, norms or biases, rope, mscale or a sliding window differ",
     "MLP": "the MLP's weights, its norm or its activation differ",
     "final norm": "the final norm's weight differs",
     "head": "the rows of the head differ, or their scale",
