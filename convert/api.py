@@ -18,7 +18,7 @@ from eagle3_interop.convert.decide.recognition import (
     layout_of,
     left_beside,
     recall_tokens,
-    refuse_model,
+    refuse_other,
 )
 from eagle3_interop.convert.decide.releases import (
     reaches,
@@ -132,7 +132,7 @@ def load(
     options = options or Options()
     _know(layout, (*DESTINATIONS, "auto"), "layout")
     checkpoint = open_checkpoint(str(source), weights=weights)
-    refuse_model(checkpoint)
+    refuse_other(checkpoint)
     for_all = shared and layout == "auto" and is_for_all(checkpoint.config)
     beside = left_beside(checkpoint)
     named = layout != "auto"
@@ -156,7 +156,7 @@ def load(
             allowed=options.allow,
             target=facts,
         )
-    reading = apply(reading, options.taps, options.sets or {})
+    reading = apply(reading, options.taps, options.sets or {}, checkpoint)
     reading, borrowed = _share_head(recall_tokens(reading, beside), target)
     found = [*checkpoint.findings, *said, *_code_left(checkpoint), *reading.findings, *borrowed]
     if facts is not None:

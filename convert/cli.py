@@ -527,11 +527,12 @@ def serve(
         from eagle3_interop.convert import api
         from eagle3_interop.convert.decide import inspection
         from eagle3_interop.convert.serve import command as serving
+        from eagle3_interop.schemas.engines.releases import newest
         from eagle3_interop.schemas.findings import errors
 
         loaded = api.load(source, "auto", api.Options(target=target), weights=False, shared=False)
         inspection.require_same(loaded, engine)
-        config = loaded.checkpoint.config
+        config = newest(engine).seen(loaded.checkpoint.config)
         theirs = loaded.target.text_config if loaded.target else None
         wanted = serving.Serving(
             engine,

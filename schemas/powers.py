@@ -104,6 +104,18 @@ def lacks(draft: Draft, powers: Powers) -> list[Finding]:
     ]
 
 
+def rotated_pairs(draft: Draft) -> int:
+    """How many pairs of each head rotate."""
+    attention = draft.layers.attention
+    width = attention.head_dim if isinstance(attention, Gqa) else attention.rope_dim
+    return int(width * draft.rope.partial) // 2
+
+
+def fills(sections: tuple[int, ...] | None, pairs: int) -> bool:
+    """Whether multimodal sections share out all pairs that rotate; none at all do."""
+    return sections is None or (len(sections) == 3 and sum(sections) == pairs)
+
+
 Need = tuple[bool, bool, str, str, str]
 """Whether the class is able, whether the network needs it, and the finding: code, path and message."""
 
@@ -210,6 +222,14 @@ def _needs(draft: Draft, powers: Powers) -> Iterator[Need]:
         "scaled-mrope",
         "rope.mrope_sections",
         f"{{engine}} rotates without {rope.scaling} where there is an mrope_section.",
+    )
+    yield (
+        False,
+        not fills(rope.mrope_sections, rotated_pairs(draft)),
+        "mrope-sections",
+        "rope.mrope_sections",
+        f"{{engine}} wants three sections that add up to the {rotated_pairs(draft)} pairs of a head that rotate, "
+        f"not {list(rope.mrope_sections or ())}.",
     )
     yield (
         powers.full_map,

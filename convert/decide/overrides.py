@@ -6,14 +6,19 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError
 
 from eagle3_interop.convert.read.strict_json import loads
-from eagle3_interop.schemas.dialects.base import Reading
+from eagle3_interop.schemas.dialects.base import Reading, Source
+from eagle3_interop.schemas.dialects.keys import NEUTRAL
+from eagle3_interop.schemas.dialects.maps import MAP_AS_IDS
 from eagle3_interop.schemas.draft import PLAIN_PARAMETERS, Draft
 from eagle3_interop.schemas.findings import Usage, finding
 
 _MOST_LAYERS = 10_000
+_MAPS = ("ids", "offsets")
+"""What d2t can hold."""
 
 
 def parse_taps(text: str) -> tuple[int, ...]:
@@ -42,7 +47,7 @@ def parse_sets(items: Sequence[str]) -> dict[str, Any]:
         Usage: no ``=``, no such key, or JSON that no config could hold.
     """
     sets: dict[str, Any] = {}
-    known = _paths()
+    known = _paths() | NEUTRAL.keys() | {MAP_AS_IDS}
     for item in items:
         key, equals, text = item.partition("=")
         if not equals or key not in known:
@@ -54,6 +59,11 @@ def parse_sets(items: Sequence[str]) -> dict[str, Any]:
             sets[key] = None if text.lower() == "none" else _word(text)
         except ValueError as error:
             raise Usage(f"--set {key}: {error}.") from None
+        if key == MAP_AS_IDS and sets[key] not in _MAPS:
+            raise Usage(f"--set {item}: d2t holds one of {', '.join(_MAPS)}.")
+        if key in NEUTRAL and sets[key] not in NEUTRAL[key]:
+            words = " or ".join("none" if v is None else json.dumps(v) for v in NEUTRAL[key])
+            raise Usage(f"--set {item}: this tool computes it as {words} alone.")
     return sets
 
 
@@ -87,30 +97,58 @@ def _inner_fields(annotation: Any) -> dict[str, dict[str, Any]]:  # noqa: ANN401
     return {}
 
 
-def apply(reading: Reading, taps: tuple[int, ...] | None, sets: Mapping[str, Any]) -> Reading:
+def apply(
+    reading: Reading, taps: tuple[int, ...] | None, sets: Mapping[str, Any], source: Source
+) -> Reading:
     """The reading with the user's word put in; what it settles is no longer a finding.
 
     Args:
         reading: as the framework reads the source.
         taps: in which order the trainer concatenated the features of fc, or None.
-        sets: dotted path to value.
+        sets: dotted path to value; a config key's neutral value; and what d2t holds.
+        source: the folder.
 
     Raises:
         Usage: a value that the description cannot hold.
     """
     if taps is None and not sets:
         return reading
+    if sets.get(MAP_AS_IDS) == "ids":
+        reading = _offsets(reading, source)
     data = reading.draft.model_dump()
+    settled = {*sets, *(("taps",) if taps is not None else ())}
+    beside = {key: value for key, value in sets.items() if key in NEUTRAL or key == MAP_AS_IDS}
     said = [
+        finding("set-by-user", "d2t", f"it holds {value}.")
+        if key == MAP_AS_IDS
+        else finding("set-by-user", key, "the key was left out of the output.")
+        for key, value in beside.items()
+    ]
+    sets = {path: value for path, value in sets.items() if path not in beside}
+    said += [
         finding("set-by-user", path, f"{value_at(data, path)!r} became {value!r}.")
         for path, value in sets.items()
     ]
     if taps is not None:
         said.append(finding("set-by-user", "taps", f"{data['taps']!r} became {list(taps)}."))
     draft = with_values(reading.draft, sets if taps is None else {**sets, "taps": taps})
-    settled = {*sets, *(("taps",) if taps is not None else ())}
     kept = [item for item in reading.findings if not settles(settled, item.settled_by)]
     return replace(reading, draft=draft, findings=(*kept, *said))
+
+
+def _offsets(reading: Reading, source: Source) -> Reading:
+    """The reading with d2t's target ids as offsets.
+
+    Raises:
+        Usage: there is no d2t.
+    """
+    stored = reading.names.get("d2t")
+    if stored is None:
+        raise Usage(f"--set {MAP_AS_IDS}: this draft has no d2t.")
+    ids = source.values(stored).astype(np.int64)
+    names = {name: place for name, place in reading.names.items() if name != "d2t"}
+    maps = {**reading.maps, "d2t": ids - np.arange(len(ids))}
+    return replace(reading, names=names, maps=maps, unused=(*reading.unused, stored))
 
 
 def with_values(draft: Draft, values: Mapping[str, Any]) -> Draft:

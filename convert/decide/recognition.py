@@ -10,6 +10,7 @@ from eagle3_interop.convert.read.strict_json import MAX_JSON_BYTES, parse_object
 from eagle3_interop.convert.write.earlier import PROVENANCE
 from eagle3_interop.schemas.dialects.base import Reading
 from eagle3_interop.schemas.dialects.keys import IDS, nested_keys
+from eagle3_interop.schemas.dialects.kinds import other_format, other_kind
 from eagle3_interop.schemas.dialects.recognition import OWN_KEYS, Sign
 from eagle3_interop.schemas.draft import LARGEST
 from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, finding
@@ -19,12 +20,14 @@ _SIGNS = re.compile(r"(^|\.)fc\.weight$|hidden_norm|midlayer\.")
 """Parts of tensor names, of which every EAGLE-3 draft has one."""
 
 
-def refuse_model(checkpoint: Checkpoint) -> None:
-    """Refuse a whole model, which would else be told tensor by tensor what it lacks.
+def refuse_other(checkpoint: Checkpoint) -> None:
+    """Refuse what is no EAGLE-3 draft by its name; it would else be told tensor by tensor what it lacks.
 
     Raises:
-        Refused: none of its tensors is one that a draft has.
+        Refused: it is a draft of another kind or format, or none of its tensors is one that a draft has.
     """
+    if other := [*other_format(checkpoint), *other_kind(checkpoint)]:
+        raise Refused(other[:1])
     if checkpoint.tensors and not any(_SIGNS.search(name) for name in checkpoint.tensors):
         message = (
             "it has neither an fc nor a norm for hidden states: this is a whole model, not a draft."

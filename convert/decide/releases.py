@@ -64,11 +64,16 @@ def verdict(loaded: Loaded, release: Release, source: Source | None = None) -> V
         message = (
             "transformers looks for model.safetensors, pytorch_model.bin and their indexes alone."
         )
-        found = finding("fails-to-load", checkpoint.files[0].name, message)
-        return Verdict("does-not-load", findings=(found,))
+        failing = finding("fails-to-load", checkpoint.files[0].name, message)
+        return Verdict("does-not-load", findings=(failing,))
     tables = loaded.own_embeddings is True
     meant = loaded.reading.draft
-    return predict(release, source or checkpoint, meant, loaded.facts, tables=tables)
+    found = predict(release, source or checkpoint, meant, loaded.facts, tables=tables)
+    # No description holds the map itself: where the user's word replaced it, every engine adds other values.
+    told = "d2t" in loaded.reading.maps and any("d2t" in name for name in loaded.reading.unused)
+    if told and found.as_is == "same":
+        return replace(found, as_is="different", differences={"vocabulary.map": ("ids", "offsets")})
+    return found
 
 
 def planned(fitted: Fitted, loaded: Loaded) -> Callable[[Release], Verdict]:

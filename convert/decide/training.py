@@ -7,10 +7,10 @@ from typing import Any
 from eagle3_interop.convert.decide.overrides import settles, value_at, with_values
 from eagle3_interop.schemas.dialects.base import Reading, Source, TargetFacts
 from eagle3_interop.schemas.dialects.hf import CONFIG
-from eagle3_interop.schemas.dialects.keys import names_ids
+from eagle3_interop.schemas.dialects.keys import NEUTRAL, names_ids
 from eagle3_interop.schemas.dialects.reading import with_target
 from eagle3_interop.schemas.draft import Draft
-from eagle3_interop.schemas.findings import Finding, Usage, finding, named
+from eagle3_interop.schemas.findings import Finding, Usage, errors, finding, named
 from eagle3_interop.schemas.parameters import shapes
 from eagle3_interop.schemas.trainers.base import Certainty, Deviation, Signature, Trainer
 from eagle3_interop.schemas.trainers.table import TRAINERS
@@ -179,6 +179,9 @@ def as_trained(
         )
         said.append(finding("ids-were-options", CONFIG, message, settled_by="taps"))
     reading = own if applied else reading
+    if certain or told is not None:
+        said += _answered(trainer, sign, reading)
+        reading = replace(reading, findings=_unasked(trainer, reading))
     settled = {deviation.path for deviation in changes}
     kept = [item for item in reading.findings if not settles(settled, item.settled_by)]
     if not applied:
@@ -208,6 +211,28 @@ def _unread(own: Reading, served: Reading) -> dict[str, str]:
         for name, stored in own.names.items()
         if served.names.get(name) != stored or (name in shapes(own.draft) and name not in used)
     }
+
+
+def _answered(trainer: Trainer, sign: str, reading: Reading) -> list[Finding]:
+    """What its forward answers of the errors of a reading, which were raised for engines."""
+    computed = reading.draft.model_dump()
+    asked = [item for item in errors(reading.findings) if item.settled_by in trainer.settles]
+    return [
+        finding(
+            "read-as-trained",
+            item.where,
+            f"{trainer.title} never reads this key, and it is left out ({sign})."
+            if item.settled_by in NEUTRAL
+            else f"{trainer.title} computes {item.settled_by} "
+            f"{value_at(computed, item.settled_by)!r}, as the folder says ({sign}).",
+        )
+        for item in asked
+    ]
+
+
+def _unasked(trainer: Trainer, reading: Reading) -> tuple[Finding, ...]:
+    asked = {item for item in errors(reading.findings) if item.settled_by in trainer.settles}
+    return tuple(item for item in reading.findings if item not in asked)
 
 
 def _without(extras: Mapping[str, Any], paths: Collection[str]) -> dict[str, Any]:

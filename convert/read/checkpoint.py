@@ -13,6 +13,7 @@ import numpy as np
 
 from eagle3_interop.convert.read.decoded import Decoded, values_of
 from eagle3_interop.convert.read.folders import Folder, open_folder, safe_names
+from eagle3_interop.convert.read.formats import is_pointer, other_format, refuse_pointers
 from eagle3_interop.convert.read.pickles import RESAVE, read_pickle
 from eagle3_interop.convert.read.safetensors_file import Header, decode, parse_header
 from eagle3_interop.convert.read.stored import Stored
@@ -128,7 +129,10 @@ def read_config(folder: Folder, *, infinities: bool = False) -> dict[str, Any]:
         Refused: there is none (``no-config``), or it is not a JSON object (``broken-config``).
     """
     if "config.json" not in folder.sizes:
-        raise refusal("no-config", folder.label, "holds no config.json", "Give a model's folder.")
+        no_config = refusal(
+            "no-config", folder.label, "holds no config.json", "Give a model's folder."
+        )
+        raise other_format(folder) or no_config
     return _read_object(folder, "config.json", "broken-config", infinities=infinities)
 
 
@@ -150,6 +154,12 @@ def read_index(
     weight_map = _read_object(folder, index, "broken-index").get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise refusal("broken-index", index, "has no weight_map")
+    listed = {str(file) for file in weight_map.values()}
+    there = sorted(fnmatch.filter(folder.sizes, f"*{Path(min(listed)).suffix or '.safetensors'}"))
+    plain = all(file == Path(file).name for file in listed)
+    if there and plain and listed.isdisjoint(folder.sizes):
+        message = f"names {min(listed)}, and no file that is here ({there[0]}): it belongs to another model"
+        raise refusal("broken-index", index, message, f"Remove {index}.")
     if wanted is not None:
         weight_map = {name: file for name, file in weight_map.items() if name in wanted}
     safe_names(weight_map, folder.sizes, index)
@@ -174,6 +184,7 @@ def read_file(
     folder: Folder, name: str, *, download: bool
 ) -> tuple[dict[str, Stored], Header | None]:
     """Where the tensors of one weight file lie, and its header if it is safetensors."""
+    refuse_pointers(folder, [name])
     if not name.endswith(".safetensors"):
         tensors = read_pickle(folder.path(name))
         if not tensors:
@@ -265,7 +276,7 @@ def _open(folder: Folder, *, download: bool) -> Checkpoint:
     names, weight_map = weight_names(folder)
     if not names:
         fix = "Give the folder that holds *.safetensors or pytorch_model*.bin."
-        raise refusal("no-weights", folder.label, "holds no weights", fix)
+        raise other_format(folder) or refusal("no-weights", folder.label, "holds no weights", fix)
     _require_one_choice(folder, config, names)
     stored: dict[str, Stored] = {}
     headers: dict[str, Header] = {}
@@ -282,12 +293,16 @@ def _open(folder: Folder, *, download: bool) -> Checkpoint:
     )
     maps = _side_maps(folder, stored)
     findings += [_side_map_finding(tensor) for tensor in maps.values()]
+    sides = [name for name in folder.sizes if _is_side(name)] if download else []
+    pointers = [name for name in sides if is_pointer(folder, name)]
+    message = "is a Git LFS pointer, and not the file; it was left out"
+    findings += [finding("pointer-left-out", name, message) for name in pointers]
     return Checkpoint(
         folder,
         config,
         stored | maps,
         tuple(files),
-        tuple(folder.path(name) for name in folder.sizes if _is_side(name)) if download else (),
+        tuple(folder.path(name) for name in sides if name not in pointers),
         headers,
         tuple(findings),
         tuple(folder.path(name) for name in folder.odd if _is_side(name)),
@@ -309,6 +324,7 @@ def _quantised_beside(
 def _read_object(
     folder: Folder, name: str, code: str, *, infinities: bool = False
 ) -> dict[str, Any]:
+    refuse_pointers(folder, [name])
     with folder.path(name).open("rb") as file:
         raw = file.read(MAX_JSON_BYTES + 1)
     return parse_object(raw, code, folder.label + "/" + name, infinities=infinities)
@@ -325,6 +341,11 @@ def _check_once(stored: Mapping[str, Stored], more: Mapping[str, Stored]) -> Non
 def _check_index(
     folder: Folder, weight_map: Mapping[str, str], stored: Mapping[str, Stored]
 ) -> list[Finding]:
+    if stored.keys().isdisjoint(weight_map):
+        message = (
+            f"lists {len(weight_map)} tensors, of which none is here: it belongs to another model"
+        )
+        raise refusal("broken-index", SAFETENSORS_INDEX, message, "Remove the index.")
     for name, file in weight_map.items():
         if name not in stored or stored[name].file.name != file:
             raise refusal("broken-index", name, f"is not in {file}, where the index has it")
@@ -346,6 +367,7 @@ def _side_maps(folder: Folder, stored: Mapping[str, Stored]) -> dict[str, Stored
         return {}
     for name in _SIDE_MAPS:
         if name in folder.sizes:
+            refuse_pointers(folder, [name])
             tensors = read_pickle(folder.path(name))
             return {key: tensors[key] for key in ("d2t", "t2d") if key in tensors}
     return {}

@@ -67,6 +67,12 @@ CODES: dict[str, Code] = {
         "Multimodal rope with a scaling, of which the class computes the first only.",
         "--set rope.mrope_sections=none for a text-only draft.",
     ),
+    "mrope-sections": Code(
+        "error",
+        "Multimodal sections that do not fill the rotated part of a head: no engine can build such a rotation.",
+        "--set rope.mrope_sections=[T,H,W] with sections that fill it, or =none for a draft of text.",
+        effect="does-not-load",
+    ),
     "class-defaults-unknown": Code(
         "error",
         "config.json omits keys for which this model_type has defaults that this tool does not know.",

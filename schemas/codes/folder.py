@@ -2,7 +2,24 @@
 
 from eagle3_interop.schemas.codes.base import Code
 
+UNQUANTISED = "Convert the draft that it was made from."
+
 CODES: dict[str, Code] = {
+    "other-format": Code(
+        "error",
+        "The folder is in a format of another framework (GGUF, MLX, Mistral's own, an adapter), which no reader here takes.",
+        "Give the folder that it was made from, with config.json and safetensors in transformers' names.",
+    ),
+    "lfs-pointer": Code(
+        "error",
+        "The repository was cloned without Git LFS, so that a pointer of some 130 bytes stands for the file.",
+        "git lfs pull, in the folder of the clone.",
+    ),
+    "pointer-left-out": Code(
+        "warning",
+        "A tokenizer or another file that is only copied is a Git LFS pointer, which no reader could use; it was left out.",
+        "git lfs pull, in the folder of the clone, and convert again.",
+    ),
     "broken-file": Code(
         "error", "A weight file is damaged or not what its name says.", "Fetch the file again."
     ),

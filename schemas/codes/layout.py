@@ -91,7 +91,7 @@ CODES: dict[str, Code] = {
     ),
     "other-heads": Code(
         "error",
-        "A draft of another kind (DFlash, DSpark, Medusa heads), which this tool does not carry.",
+        "A draft of another kind (EAGLE-1, DFlash, DSpark, MTP, Medusa heads), which this tool does not carry.",
         "Serve it with the engine that its trainer names.",
     ),
 }

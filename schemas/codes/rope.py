@@ -21,6 +21,11 @@ CODES: dict[str, Code] = {
         "A kind of rope scaling that cannot be carried.",
         "--set rope.scaling=none if it was trained with a plain rotation; else serve where it was trained for.",
     ),
+    "sections-rescaled": Code(
+        "warning",
+        "SGLang rescales multimodal sections that do not fill the rotated part of a head, where vLLM fails on them.",
+        "If others were trained: --set rope.mrope_sections=[T,H,W]. Texts are rotated alike by any.",
+    ),
     "rope-differs": Code(
         "error",
         "Frameworks compute this kind of rope scaling differently.",

@@ -48,6 +48,11 @@ CODES: dict[str, Code] = {
         "Use the command for the framework that wrote them, or --taps LIST.",
         answered_by_search=True,
     ),
+    "shifted-ids": Code(
+        "warning",
+        "The layer ids are the default ones, but each one less or one more: a known mistake of conversions.",
+        "If the draft was trained on the default layers: --taps with them.",
+    ),
     "ids-unread": Code(
         "note", "Ids stand in a place that this framework does not read; they agree."
     ),

@@ -23,6 +23,21 @@ CODES: dict[str, Code] = {
         "A tensor that no framework knows. Most drop it silently.",
         "Remove it from the file.",
     ),
+    "unknown-names": Code(
+        "error",
+        "Tensors of a draft are absent, and others bear names that no reader of EAGLE-3 drafts understands.",
+        "Save them under the names of SGLang, vLLM or speculators; docs/frameworks.md lists these.",
+    ),
+    "absent-qk-norms": Code(
+        "error",
+        "The class that config.json names norms q and k, and the file holds no such norms.",
+        "--set layers.attention.qk_norm=false if it was trained without them.",
+        answered_by_search=True,
+    ),
+    "wrapper-prefix": Code(
+        "warning",
+        "A trainer's wrapper (torch.compile, DDP, a training class) left its prefix before the tensor names.",
+    ),
     "unused-tensor": Code(
         "error",
         "A tensor is stored that the framework, by this config, runs without.",
@@ -97,6 +112,11 @@ CODES: dict[str, Code] = {
         "error",
         "A sliding window stands in the config, and this framework attends to everything.",
         "--set layers.windows=none if it was trained without one; else convert from the layout it was trained in.",
+    ),
+    "misplaced-key": Code(
+        "error",
+        "A config key stands in a place that this framework does not read, and says otherwise than what it computes.",
+        "Say which was trained with --set.",
     ),
     "residual-unread": Code(
         "error",

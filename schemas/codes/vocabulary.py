@@ -22,6 +22,17 @@ CODES: dict[str, Code] = {
         "Write target id minus draft id into d2t.",
         answered_by_search=True,
     ),
+    "absolute-map": Code(
+        "error",
+        "d2t holds target ids, where every engine adds its values to draft ids: nothing that is proposed is meant.",
+        "--set vocabulary.map=ids writes the offsets.",
+        answered_by_search=True,
+    ),
+    "map-looks-absolute": Code(
+        "warning",
+        "d2t ascends at every step, as target ids would; it is read as offsets, as every engine reads it.",
+        "If it holds target ids: --set vocabulary.map=ids",
+    ),
     "map-disagrees": Code(
         "error",
         "d2t and t2d name different tokens: somebody's mistake.",
@@ -71,6 +82,13 @@ CODES: dict[str, Code] = {
         effect="computes-otherwise",
     ),
     "target-head": Code("note", "The head is the target's."),
+    "target-head-absent": Code(
+        "warning",
+        "The head is absent from a draft of full vocabulary; readers disagree on what then counts.",
+        "Convert with --target, which writes it out.",
+        effect="computes-otherwise",
+        effect_in="speculators",
+    ),
     "head-from-target": Code("note", "The head was gathered from the target, row by row."),
     "head-needs-target": Code(
         "error",

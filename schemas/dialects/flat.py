@@ -16,9 +16,17 @@ from eagle3_interop.schemas.dialects.hf import (
     read_windows,
     validated,
 )
-from eagle3_interop.schemas.dialects.keys import FLAT_READ, FlatKeys, carry, mask_token
+from eagle3_interop.schemas.dialects.keys import (
+    FLAT_READ,
+    NESTED,
+    NESTED_READ,
+    FlatKeys,
+    carry,
+    mask_token,
+)
 from eagle3_interop.schemas.dialects.latent import LATENT_KEYS, read_latent
 from eagle3_interop.schemas.dialects.maps import resolve_map
+from eagle3_interop.schemas.dialects.misplaced import misplaced
 from eagle3_interop.schemas.dialects.reading import Reader, cannot, remarked
 from eagle3_interop.schemas.dialects.rules import FlatRules
 from eagle3_interop.schemas.draft import (
@@ -72,12 +80,12 @@ def read_flat(source: Source, target: TargetFacts | None, rules: FlatRules) -> R
     Raises:
         Refused: the config cannot be understood at all.
     """
-    reader = Reader(source, rules)
+    reader = Reader(source, rules, target)
     keys = validated(FlatKeys, source.config, CONFIG)
     powers = rules.powers(keys)
     latent = "mla" in powers.attentions
     if latent and rules.latent.spelling is not None:
-        reader = Reader(source, replace(rules, spelling=rules.latent.spelling))
+        reader = Reader(source, replace(rules, spelling=rules.latent.spelling), target)
     kinds: Mapping[str, type[DecoderConfig]] = LATENT_CONFIGS if latent else CONFIGS
     kind = kinds.get(keys.model_type or "", LatentConfig if latent else DecoderConfig)
     parsed = parse(source.config, kind, CONFIG, reader.add)
@@ -126,7 +134,10 @@ def read_flat(source: Source, target: TargetFacts | None, rules: FlatRules) -> R
         dtype=reader.dtype(),
     )
     reader.findings += cannot(draft, powers)
+    reader.sections(draft)
     beside = {**extras, **reader.beside}
+    read = {"": FLAT_READ, NESTED: NESTED_READ}
+    reader.findings += misplaced(source.config, rules.title, read, draft)
     reading = Reading(
         draft, reader.names, tuple(reader.unused), maps, tuple(reader.findings), beside
     )
@@ -191,6 +202,47 @@ def _fc(
     )
 
 
+def _rope(reader: Reader, parsed: DecoderConfig, rules: FlatRules) -> Rope:
+    parsed = rules.rope(parsed)
+    rope = read_rope(parsed, CONFIG, reader.add, partial_at_top=rules.partial_at_top)
+    stored = (parsed.rope_scaling or parsed.rope_parameters or {}).get("partial_rotary_factor")
+    sections = rope.mrope_sections
+    if rules.partial_at_top and stored not in (None, rope.partial):
+        message = (
+            f"{stored}, where {reader.engine} does not look: it takes the factor from the top level alone, "
+            f"and rotates {rope.partial:g} of each head."
+        )
+        fix = f"If it was trained with {stored}: --set rope.partial={stored}"
+        if sections:
+            fix += f" --set rope.mrope_sections=[{','.join(map(str, sections))}]"
+        where = f"{CONFIG}: rope_parameters.partial_rotary_factor"
+        reader.say("partial-rotary-unread", where, message, fix=fix, settled_by="rope.partial")
+    if sections is None or not rules.rescales_sections:
+        return rope
+    filled = _filling(sections, int(parsed.head_size * rope.partial) // 2)
+    if filled != sections:
+        message = (
+            f"{list(sections)} do not fill the rotated part of a head, and {reader.engine} makes "
+            f"{list(filled)} of them."
+        )
+        where = f"{CONFIG}: rope_parameters.mrope_section"
+        reader.say("sections-rescaled", where, message, settled_by="rope.mrope_sections")
+    return rope.model_copy(update={"mrope_sections": filled})
+
+
+def _filling(sections: tuple[int, ...], half: int) -> tuple[int, ...]:
+    """Sections in the same proportions that add up to half of what is rotated, as SGLang rounds them."""
+    total = sum(sections)
+    if total == half:
+        return sections
+    if total <= 0:
+        each, more = divmod(half, len(sections))
+        return tuple(each + (number < more) for number in range(len(sections)))
+    rounded = [max(1, int(section * (half / total))) for section in sections]
+    rounded[-1] += half - sum(rounded)
+    return tuple(rounded)
+
+
 def _latent(
     reader: Reader, parsed: DecoderConfig, rules: FlatRules
 ) -> tuple[Attention, Rope] | None:
@@ -199,10 +251,6 @@ def _latent(
         return None
     reader.bias(("_proj.bias", "_proj_with_mqa.bias"), used=False)
     return read_latent(reader, parsed, rules.latent)
-
-
-def _rope(reader: Reader, parsed: DecoderConfig, rules: FlatRules) -> Rope:
-    return read_rope(rules.rope(parsed), CONFIG, reader.add, partial_at_top=rules.partial_at_top)
 
 
 def _grouped(reader: Reader, parsed: DecoderConfig, keys: FlatKeys, powers: Powers) -> Gqa:

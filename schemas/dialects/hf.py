@@ -15,6 +15,9 @@ from eagle3_interop.schemas.findings import Finding, Refused, finding
 
 CONFIG = "config.json"
 
+_LONGEST = 80
+"""Characters of a wrong value that are shown."""
+
 UNBOUNDED = 2**24
 """A sliding window that no context reaches: attention to everything."""
 
@@ -228,10 +231,15 @@ def validated(model: type[Model], config: Mapping[str, Any], where: str) -> Mode
             finding(
                 "bad-config",
                 f"{where}: {'.'.join(str(part) for part in item['loc'])}",
-                f"{item['msg']} (found {item.get('input')!r}).",
+                item["msg"] + ("." if item["type"] == "missing" else f" (found {_short(item)})."),
             )
             for item in error.errors(include_url=False)
         ) from None
+
+
+def _short(item: Mapping[str, Any]) -> str:
+    found = repr(item.get("input"))
+    return found if len(found) <= _LONGEST else f"{found[:_LONGEST]}..."
 
 
 def parse(config: Mapping[str, Any], kind: type[Decoder], where: str, say: Say) -> Decoder:

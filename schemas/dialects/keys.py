@@ -3,6 +3,7 @@
 `carry` decides what becomes of all the other keys: carried over and reported, left out, or refused.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ LAYER = "transformer_layer_config"
 
 BOILERPLATE = frozenset(
     [
+        "quantization_config",
         "_name_or_path",
         "architectures",
         "attention_dropout",
@@ -49,7 +51,7 @@ _OF_THE_LAYERS = frozenset(
 )
 """Keys that are carried over beside the decoder's own keys, without a remark."""
 
-_DECIDING: dict[str, tuple[object, ...]] = {
+NEUTRAL: dict[str, tuple[object, ...]] = {
     "attn_logit_softcapping": (None,),
     "compression_config": (None,),
     "dual_chunk_attention_config": (None,),
@@ -68,7 +70,7 @@ _DECIDING: dict[str, tuple[object, ...]] = {
     "xdrope_section": (None,),
 }
 """Keys that change what a draft computes in some framework, which the description does not carry; and
-the values that leave it as it is."""
+the values that leave it as it is, one of which the user can set."""
 
 NO_MODEL_TYPE = "no model_type, without which transformers' AutoConfig, and so the engine, fails."
 
@@ -81,6 +83,8 @@ OTHER_IDS = ("dflash_config", "dspark_target_layer_ids", "target_layer_ids")
 _OF_OTHER_MODELS = frozenset(
     [
         *("max_sequence_length", "max_seq_len", "model_max_length", "seq_length"),
+        *("moe_num_experts", "n_routed_experts", "num_experts", "num_experts_per_tok"),
+        *("num_local_experts", "router_aux_loss_coef", "swiglu_limit"),
         *(
             "intermediate_size_mlp",
             "multi_query",
@@ -221,6 +225,12 @@ _LEFT = _OF_OTHER_MODELS | frozenset(OTHER_IDS)
 FLAT_READ = _FLAT | _LAYER
 """Top-level keys of a flat config."""
 
+NESTED_READ = _NESTED
+"""Keys of ``eagle_config`` that readers of a flat config look at."""
+
+LAYER_READ = _LAYER
+"""Keys of the decoder layers."""
+
 SPECULATORS_READ = _SPECULATORS
 """Top-level keys of a speculators config."""
 
@@ -256,6 +266,11 @@ def mask_token(config: Mapping[str, Any]) -> object:
     if config.get(MASK_TOKENS[0]) is not None:
         return config[MASK_TOKENS[0]]
     return next((config[key] for key in MASK_TOKENS[1:] if key in config), None)
+
+
+def is_wrapped(config: Mapping[str, Any]) -> bool:
+    """Whether it is vLLM's own wrapper form (``configs/eagle.py``): the draft's config under ``model``."""
+    return config.get("model_type") == "eagle" and isinstance(config.get("model"), Mapping)
 
 
 def layer_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -303,7 +318,7 @@ def carry(
     layer = config if flat else config.get(LAYER) or {}
     places: dict[str, tuple[Mapping[str, Any], frozenset[str], frozenset[str]]] = {
         "": (config, read | BOILERPLATE, _FLAT | _LAYER | _SPECULATORS),
-        NESTED: (nested_keys(config), _NESTED, frozenset()),
+        NESTED: (nested_keys(config), _NESTED, _FLAT | _LAYER | _SPECULATORS),
         LAYER: ({} if flat else layer, _LAYER | BOILERPLATE | _BESIDE_THE_LAYERS, _FLAT),
     }
     kept: dict[str, dict[str, Any]] = {place: {} for place in places}
@@ -311,11 +326,14 @@ def carry(
     left: list[str] = []
     for place, (keys, used, elsewhere) in places.items():
         for key, value in keys.items():
-            if key in _DECIDING and value not in _DECIDING[key]:
+            if key in NEUTRAL and value not in NEUTRAL[key]:
+                where = f"{CONFIG}: {place and place + '.'}{key}"
                 message = (
                     f"{value!r} changes what the draft computes, and this tool cannot convert it."
                 )
-                say(finding("unsupported-key", f"{CONFIG}: {place and place + '.'}{key}", message))
+                word = json.dumps(NEUTRAL[key][-1]).replace("null", "none")
+                fix = f"If the draft was trained without it: --set {key}={word}"
+                say(finding("unsupported-key", where, message, fix=fix, settled_by=key))
             elif key in used or key in beside:
                 continue
             elif key in _LEFT and place != NESTED:

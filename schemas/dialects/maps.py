@@ -6,6 +6,9 @@ import numpy as np
 
 from eagle3_interop.schemas.dialects.reading import Reader
 
+MAP_AS_IDS = "vocabulary.map"
+"""What a user sets to ``ids`` where d2t holds target ids instead of offsets."""
+
 Maps = dict[str, np.ndarray[Any, Any]]
 
 
@@ -85,21 +88,42 @@ def _with_d2t(
     if draft_size == target_size and not offsets.any():
         return False, {}
     ascending = np.sort(ids)
-    if ascending[0] < 0 or ascending[-1] >= target_size or not np.all(np.diff(ascending)):
+    broken = ascending[0] < 0 or ascending[-1] >= target_size or not np.all(np.diff(ascending))
+    absolute = _as_target_ids(offsets, target_size)
+    if (
+        absolute
+        and (broken or listed is not None)
+        and (listed is None or np.array_equal(offsets, listed))
+    ):
+        proof = "and t2d lists just these" if listed is not None else "and as offsets they are none"
+        message = f"it holds target ids themselves, ascending, {proof}; {reader.engine} adds each to its draft id."
+        reader.say("absolute-map", where, message, settled_by=MAP_AS_IDS)
+    elif broken:
         message = (
-            "read as offsets (target id = draft id + d2t), ids repeat or leave the vocabulary. "
-            "Does it hold absolute ids?"
+            "read as offsets (target id = draft id + d2t), ids repeat or leave the vocabulary."
         )
         reader.say("bad-map", where, message)
     elif listed is not None and not np.array_equal(ascending, listed):
         message = f"d2t maps to other tokens than t2d lists ({len(listed)} of {target_size})."
         reader.say("map-disagrees", where, message)
+    elif absolute and listed is None:
+        message = (
+            "it ascends at every step, as target ids do; offsets do so only where no two neighbours of the target's "
+            f"vocabulary were both chosen. It was read as offsets, as {reader.engine} reads it."
+        )
+        reader.say("map-looks-absolute", where, message, settled_by=MAP_AS_IDS)
     elif not offsets.any():
         _say_prefix(reader, "prefix-map" if listed is not None else "zero-map", where, draft_size)
     elif trainer_sorts and np.any(np.diff(ids) < 0):
         message = "d2t is not ascending, but speculators' trainer takes the head's rows in ascending order."
         reader.say("map-order", where, message)
     return True, {}
+
+
+def _as_target_ids(values: np.ndarray[Any, Any], target_size: int) -> bool:
+    """Whether these could be target ids, ascending: no offsets of a vocabulary that has neighbours could."""
+    ascends = len(values) > 1 and bool(np.all(np.diff(values) > 0))
+    return ascends and int(values[0]) >= 0 and int(values[-1]) < target_size
 
 
 def _without_d2t(

@@ -16,11 +16,14 @@ from eagle3_interop.schemas.dialects.hf import (
 from eagle3_interop.schemas.dialects.keys import (
     IDS,
     LAYER,
+    LAYER_READ,
+    NESTED,
     SPECULATORS_READ,
     SpeculatorsKeys,
     carry,
 )
 from eagle3_interop.schemas.dialects.maps import resolve_map
+from eagle3_interop.schemas.dialects.misplaced import misplaced
 from eagle3_interop.schemas.dialects.reading import Reader, cannot, remarked
 from eagle3_interop.schemas.dialects.rules import NestedRules
 from eagle3_interop.schemas.draft import (
@@ -48,7 +51,7 @@ def read_nested(source: Source, target: TargetFacts | None, rules: NestedRules) 
     Raises:
         Refused: the config cannot be understood at all.
     """
-    reader = Reader(source, rules)
+    reader = Reader(source, rules, target)
     keys = validated(SpeculatorsKeys, source.config, CONFIG)
     model_type = _layer_type(reader, keys, rules)
     _refuse_latent(reader, rules)
@@ -115,7 +118,13 @@ def read_nested(source: Source, target: TargetFacts | None, rules: NestedRules) 
         refused = {**rules.refuses_bare, **dict.fromkeys(masks, (None,))}
         _refuse_bare_keys(reader, keys, refused)
     reader.findings += cannot(draft, powers)
+    reader.sections(draft)
     beside = {**extras, **reader.beside}
+    reader.findings += cannot(draft, rules.powers[qk_norm])
+    read = {NESTED: frozenset[str](), LAYER: LAYER_READ | (rules.refuses_bare or {}).keys()}
+    if "num_hidden_layers" not in source.config:  # else flat keys are there for other readers
+        read[""] = SPECULATORS_READ
+    reader.findings += misplaced(source.config, rules.title, read, draft)
     reading = Reading(
         draft, reader.names, tuple(reader.unused), maps, tuple(reader.findings), beside
     )
@@ -227,6 +236,11 @@ def _vocabulary(
         message = f"absent: {rules.title}'s own default {size} counts."
         reader.say("class-default", f"{CONFIG}: draft_vocab_size", message)
     mapped, maps = resolve_map(reader, size, parsed.vocab_size, trainer_sorts=rules.sorts_maps)
+    head: Literal["own", "target"] = "own"
+    if "lm_head.weight" not in reader.names and size == parsed.vocab_size:
+        message = "absent: vLLM uses the target's head, speculators leaves its own uninitialised."
+        reader.say("target-head-absent", "lm_head.weight", message)
+        head = "target"
     own = "embed_tokens.weight" in reader.names
     if not own:
         message = "absent: vLLM uses the target's table, speculators leaves its own uninitialised."
@@ -235,6 +249,7 @@ def _vocabulary(
         target_size=parsed.vocab_size,
         draft_size=size,
         mapped=mapped,
+        head=head,
         embeddings="own" if own else "target",
     )
     return vocabulary, maps

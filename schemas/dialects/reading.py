@@ -1,7 +1,7 @@
 """What every layout's reader does alike: names, biases, taps, and the check against a `Draft`."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +11,6 @@ from eagle3_interop.schemas.dialects.base import Reading, Source, TargetFacts, T
 from eagle3_interop.schemas.dialects.hf import CONFIG
 from eagle3_interop.schemas.dialects.keys import (
     MASK_TOKENS,
-    architecture,
-    nested_keys,
     parallel_signs,
 )
 from eagle3_interop.schemas.dialects.quantised import (
@@ -34,24 +32,23 @@ from eagle3_interop.schemas.draft import (
     Dtype,
     Feedback,
     ParallelDrafting,
+    default_taps,
 )
 from eagle3_interop.schemas.findings import Finding, Refused, errors, finding
-from eagle3_interop.schemas.parameters import MAPS, parameters, settled_by, shapes, storable
-from eagle3_interop.schemas.powers import Powers, lacks
+from eagle3_interop.schemas.parameters import (
+    MAPS,
+    is_part,
+    parameters,
+    settled_by,
+    shapes,
+    storable,
+)
+from eagle3_interop.schemas.powers import Powers, fills, lacks, rotated_pairs
 from eagle3_interop.schemas.quantisation import Quantisation
 
 _DTYPES: dict[str, Dtype] = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 
-_OTHER_HEADS: dict[str, tuple[object, ...]] = {
-    "speculators_model_type": (None, "eagle3", "peagle"),
-    "parallel_draft_step": (None, 0, 1),
-    # ModelOpt writes 1 into every export, beside a step of 1: no such head is there.
-    "parallel_draft_heads_num_layers": (None, 0, 1),
-}
-"""Keys of drafts with heads of another kind, and the values that mean none."""
-
-_OTHER_CLASS = re.compile(r"dflash|dspark|medusa", re.IGNORECASE)
-_OTHER_TENSOR = re.compile(r"(^|\.)(parallel_draft_heads|medusa_heads?|markov_head)\.")
+_QK_NORM = re.compile(r"\.self_attn\.[qk]_norm\.weight$")
 _MASK = "mask_hidden"
 
 
@@ -60,6 +57,7 @@ class Reader:
 
     Attributes:
         source: the checkpoint.
+        depth: of the target, where it is known.
         loading: what the loader does that is being followed.
         engine: its framework, for messages.
         strict: it raises an error on a tensor that it does not know.
@@ -70,16 +68,16 @@ class Reader:
         findings: everything said so far.
     """
 
-    def __init__(self, source: Source, loading: Loading) -> None:
-        """Understand every stored name; refuse what is of another kind by name."""
+    def __init__(self, source: Source, loading: Loading, target: TargetFacts | None = None) -> None:
+        """Understand every stored name; refuse a quantisation that is not carried."""
         self.source = source
+        self.depth = None if target is None else target.layers
         self.loading = loading
         self.engine = loading.title
         self.strict = loading.strict(source.config)
         self.names: dict[str, str] = {}
         self.unused: list[str] = []
         self.findings: list[Finding] = []
-        self._refuse_kinds()
         self._understand(loading.spelling)
         self.beside: dict[str, Any] = {}
         self.quantisation = self._quantisation()
@@ -116,20 +114,6 @@ class Reader:
     def leave_out(self, canonical: str) -> None:
         """Stop using a tensor (the caller says why)."""
         self.unused.append(self.names.pop(canonical))
-
-    def _refuse_kinds(self) -> None:
-        config, tensors = self.source.config, self.source.tensors
-        keys = {**nested_keys(config), **config}
-        signs = [key for key, neutral in _OTHER_HEADS.items() if keys.get(key) not in neutral]
-        if _OTHER_CLASS.search(architecture(config)):
-            signs.append("architectures")
-        heads = sorted(name for name in tensors if _OTHER_TENSOR.search(name))
-        if heads or signs:
-            where = heads[0] if heads else f"{CONFIG}: {', '.join(signs)}"
-            message = "this is a draft of another kind (DFlash, DSpark or Medusa heads), neither EAGLE-3 nor P-EAGLE."
-            self.say("other-heads", where, message)
-        if self.findings:
-            raise Refused(self.findings)
 
     def _quantisation(self) -> Quantisation | None:
         """What lies quantised in the file, by the scheme that its config tells."""
@@ -208,11 +192,16 @@ class Reader:
     def _understand(self, spelling: Spelling) -> None:
         foreign: list[str] = []
         later: list[str] = []
+        wrapper = wrapper_of(self.source.tensors)
+        if wrapper:
+            message = f"{wrapper!r} stands before tensor names, where a trainer's wrapper left it; it was stripped."
+            self.say("wrapper-prefix", min(self.source.tensors), message)
         for stored in sorted(self.source.tensors):
-            if DROPPED.search(stored):
+            bare = stored.removeprefix(wrapper)
+            if DROPPED.search(bare):
                 self._drop(stored)
                 continue
-            canonical = understand(stored, spelling.later_norm).canonical
+            canonical = understand(bare, spelling.later_norm).canonical
             if canonical is None:
                 later.append(stored)
                 continue
@@ -223,6 +212,9 @@ class Reader:
             self.names[canonical] = stored
             if not spelling.accepts(stored, canonical):
                 foreign.append(stored)
+        strange = [stored for name, stored in self.names.items() if not _is_known(name)]
+        if len(strange) * 2 > len(self.names):
+            raise Refused([*self.findings, _not_understood(sorted(strange), len(self.names))])
         if foreign:
             message = f"{self.engine}'s loader does not know {len(foreign)} of the tensor names in this folder."
             code = "foreign-name" if self.strict else "foreign-name-dropped"
@@ -330,6 +322,17 @@ class Reader:
             return (None,) * len(windows)
         return windows
 
+    def sections(self, draft: Draft) -> None:
+        """An error for multimodal sections that keep this framework from starting."""
+        found, pairs = draft.rope.mrope_sections, rotated_pairs(draft)
+        if not fills(found, pairs):
+            message = (
+                f"{list(found or ())}: {self.engine} wants three that add up to the {pairs} pairs of a head that "
+                "rotate, and does not start."
+            )
+            path = "rope.mrope_sections"
+            self.say("mrope-sections", f"{CONFIG}: mrope_section", message, settled_by=path)
+
     def positions(self, declared: int | None, where: str) -> int:
         """Positions that the draft is made for; what engines take where the config declares none."""
         if declared is not None:
@@ -403,6 +406,20 @@ class Reader:
             )
         return configured
 
+    def _shifted(self, ids: list[int], taps: list[int], where: str) -> None:
+        """Warn of ids that are the default ones in another place's convention: one less, or one more."""
+        by = taps[0] - 2
+        depth = _depth_of_shifted(taps, by) if by in (-1, 1) else None
+        if depth is not None and self.depth in (None, depth):
+            word = "less" if by < 0 else "more"
+            message = (
+                f"layer ids {ids} feed taps {taps}, each one {word} than the default ones of a target of {depth} layers: "
+                "ids that were copied from a place where layers are counted otherwise look so."
+            )
+            default = ",".join(str(tap - by) for tap in taps)
+            fix = f"If the draft was trained on the default layers: --taps {default}"
+            self.say("shifted-ids", where, message, fix=fix, settled_by="taps")
+
     def taps(
         self,
         ids: list[int] | None,
@@ -438,11 +455,42 @@ class Reader:
             message = f"layer ids {ids} name a layer before the embedding (taps {fed})."
             self.say("taps-out-of-range", where, message, settled_by="taps")
             return None
+        self._shifted(ids, fed, where)
         if len(fed) != blocks:
             message = f"layer ids {ids} feed {len(fed)} hidden states; fc takes {blocks}."
             self.say("taps-mismatch", where, message, settled_by="taps")
             return None
         return tuple(fed)
+
+
+def _depth_of_shifted(taps: list[int], by: int) -> int | None:
+    """The depth of a target whose default triple is these taps, but for this shift; None for none."""
+    depth = taps[-1] - by + 3
+    return depth if [tap + by for tap in default_taps(depth) or ()] == taps else None
+
+
+def wrapper_of(names: Iterable[str]) -> str:
+    """The prefix that a trainer's wrapper left before names that would be understood without it; empty for none."""
+    strange = [name for name in names if not _is_known(name)]
+    if not strange:
+        return ""
+    parts = min(strange).split(".")
+    prefixes = (".".join(parts[:count]) + "." for count in range(1, len(parts)))
+    shared = (prefix for prefix in prefixes if all(name.startswith(prefix) for name in strange))
+
+    def understood(prefix: str) -> int:
+        return sum(_is_known(name.removeprefix(prefix)) for name in strange)
+
+    best = max(shared, key=understood, default="")
+    return best if understood(best) * 2 > len(strange) else ""
+
+
+def _is_known(name: str) -> bool:
+    """Whether some network owns a tensor that is spelled so, or every reader passes over it."""
+    spelled = (understand(name, norm).canonical for norm in ("hidden_norm", "input_layernorm"))
+    known = (canonical for canonical in spelled if canonical is not None)
+    passed = DROPPED.search(name) is not None or is_part(name)
+    return passed or any(settled_by(one) is not None for one in known)
 
 
 def check(reading: Reading, tensors: Mapping[str, TensorHeader]) -> list[Finding]:
@@ -458,12 +506,20 @@ def check(reading: Reading, tensors: Mapping[str, TensorHeader]) -> list[Finding
     wanted, known = shapes(reading.draft), storable(reading.draft)
     parts = {name: row.dtypes for name, row in parameters(reading.draft) if row.dtypes}
     refused = {item.where for item in errors(reading.findings)}
-    found = [
-        _missing(name, shape)
+    absent = {
+        name: shape
         for name, shape in wanted.items()
         if name not in reading.names and name not in reading.maps
         if name not in refused
-    ]
+    }
+    strange = [stored for name, stored in reading.names.items() if not _is_known(name)]
+    if strange and len(strange) >= len(absent) > 0:
+        return [_not_understood(sorted(strange), len(tensors), sorted(absent))]
+    found = []
+    if norms := [name for name in absent if _QK_NORM.search(name)]:
+        found.append(_without_norms(norms, reading.draft.layers.count))
+        absent = {name: shape for name, shape in absent.items() if name not in norms}
+    found += [_missing(name, shape) for name, shape in absent.items()]
     for name, stored in reading.names.items():
         shape = known.get(name)
         header = tensors[stored]
@@ -484,6 +540,27 @@ def check(reading: Reading, tensors: Mapping[str, TensorHeader]) -> list[Finding
     return found
 
 
+def _without_norms(norms: list[str], layers: int) -> Finding:
+    """Of a class that always norms q and k: what the tensors say beside."""
+    if len(norms) < 2 * layers:
+        return _missing(norms[0], ())
+    message = (
+        "absent, and the class that config.json names norms q and k: vLLM's qwen3 class runs with norms of ones, "
+        "which is another network than one without norms."
+    )
+    path = "layers.attention.qk_norm"
+    fix = f"If the draft was trained without them, as a llama layer is: --set {path}=false"
+    return finding("absent-qk-norms", norms[0], message, fix=fix, settled_by=path)
+
+
+def _not_understood(strange: list[str], total: int, absent: Sequence[str] = ()) -> Finding:
+    """One sentence for names of another making, where each would else be called left over, or absent."""
+    message = f"{len(strange)} of {total} tensor names are none that this tool understands ({strange[0]} ...)."
+    if absent:
+        message += f" {len(absent)} tensors of a draft are absent ({absent[0]} ...); they may be the same under other names."
+    return finding("unknown-names", strange[0], message)
+
+
 def _missing(name: str, shape: tuple[int, ...]) -> Finding:
     if name == "lm_head.weight":
         message = "the head is absent. Engines leave it at random values or take the wrong rows of the target's."
@@ -494,7 +571,8 @@ def _missing(name: str, shape: tuple[int, ...]) -> Finding:
         message = f"absent (expected shape {list(shape)}): it stands for hidden states that are not known yet. vLLM raises an error."
         fix = "Fetch a complete copy; of a draft that proposes token by token, remove the mask token's key."
         return finding("missing-tensor", name, message, fix=fix)
-    message = f"absent (expected shape {list(shape)}). Engines run with its initial value and do not say so."
+    expected = f" (expected shape {list(shape)})" if shape else ""
+    message = f"absent{expected}. Engines run with its initial value and do not say so."
     return finding("missing-tensor", name, message)
 
 

@@ -4,7 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from eagle3_interop.schemas.dialects.keys import IDS, architecture, nested_keys, parallel_signs
+from eagle3_interop.schemas.dialects.keys import (
+    IDS,
+    architecture,
+    is_wrapped,
+    nested_keys,
+    parallel_signs,
+)
 
 STOCK = "LlamaForCausalLMEagle3"
 """SGLang's own draft class, and the name that SpecForge and ModelOpt write."""
@@ -84,7 +90,7 @@ def sglang(config: Mapping[str, Any]) -> Sign | None:
     """
     if "speculators_model_type" in config and "num_hidden_layers" not in config:
         return None
-    if parallel_signs(config):
+    if parallel_signs(config) or is_wrapped(config):
         return None  # it knows no such draft, whoever wrote the folder
     name = architecture(config)
     if nested_keys(config).get(IDS):
@@ -99,6 +105,8 @@ def vllm(config: Mapping[str, Any]) -> Sign | None:
     """A speculators folder, or a flat config: of a parallel draft, with top-level ids, or one of vLLM's classes."""
     if "speculators_model_type" in config:
         return Sign(OTHER_CLASS, "speculators_model_type, which vLLM reads too")
+    if is_wrapped(config):
+        return Sign(OWN_KEYS, "model_type eagle, its wrapper form")
     name = architecture(config)
     if signs := parallel_signs(config):
         return Sign(OWN_KEYS, f"parallel drafting ({', '.join(signs)})")

@@ -81,7 +81,8 @@ class FlatRules(Loading):
         blocks: how many fc blocks its class would size from the keys.
         default_taps: the taps for no ids at all, where they are not the common triple.
         empty_ids_are_none: takes an empty list of ids for no list.
-        partial_at_top: reads ``partial_rotary_factor`` at the top level before the rope's own.
+        partial_at_top: reads ``partial_rotary_factor`` at the top level alone, and not the rope's own.
+        rescales_sections: of multimodal sections that do not fill the rotated part of a head it makes some that do.
         aux_norm_key: takes ``use_aux_norm`` for ``fc_norm``.
         mlp_width_keys: by model_type, the key of the MLP's width where it is another one, and its default.
         null_head: ``draft_vocab_size: null`` means the target's head, and an absent key is an error.
@@ -101,6 +102,7 @@ class FlatRules(Loading):
     default_taps: Callable[[TargetFacts | None], tuple[int, ...] | None] = lambda _target: None
     empty_ids_are_none: bool = True
     partial_at_top: bool = False
+    rescales_sections: bool = False
     aux_norm_key: bool = False
     mlp_width_keys: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     null_head: bool = False

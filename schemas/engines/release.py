@@ -4,7 +4,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from eagle3_interop.schemas.dialects.base import Reading, Source, TargetFacts
+from eagle3_interop.schemas.dialects.base import (
+    Reading,
+    Source,
+    TargetFacts,
+    TensorHeader,
+)
 from eagle3_interop.schemas.dialects.flat import read_flat
 from eagle3_interop.schemas.dialects.hf import CONFIG
 from eagle3_interop.schemas.dialects.nested import read_nested
@@ -24,10 +29,22 @@ class Form:
     Attributes:
         accepts: from config.json, whether a folder has this form.
         rules: how it is read.
+        config: from config.json, the keys that the engine makes of it before it reads them.
     """
 
     accepts: Callable[[Mapping[str, Any]], bool]
     rules: FlatRules | NestedRules
+    config: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+
+
+@dataclass(frozen=True)
+class _Viewed:
+    """A source whose config is what an engine makes of it."""
+
+    path: str
+    config: Mapping[str, Any]
+    tensors: Mapping[str, TensorHeader]
+    values: Callable[[str], Any]
 
 
 @dataclass(frozen=True)
@@ -90,8 +107,7 @@ class Release:
 
     def rules(self, config: Mapping[str, Any]) -> FlatRules | NestedRules:
         """By which rules it reads a folder with this config.json."""
-        fitting = (form for form in self.forms if form.accepts(config))
-        return next(fitting, self.forms[-1]).rules
+        return self._form(config).rules
 
     def read(self, source: Source, target: TargetFacts | None) -> Reading:
         """Read a folder as this release does.
@@ -103,10 +119,19 @@ class Release:
         Raises:
             Refused: the config cannot be understood at all.
         """
-        rules = self.rules(source.config)
+        rules, config = self.rules(source.config), self.seen(source.config)
+        if config != source.config:
+            source = _Viewed(source.path, config, source.tensors, source.values)
         if isinstance(rules, NestedRules):
             return read_nested(source, target, rules)
         return read_flat(source, target, rules)
+
+    def seen(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What this release makes of a config.json before it reads its keys."""
+        return self._form(config).config(config)
+
+    def _form(self, config: Mapping[str, Any]) -> Form:
+        return next((form for form in self.forms if form.accepts(config)), self.forms[-1])
 
     def uncaptured(self, draft: Draft, target: TargetFacts) -> Iterator[Finding]:
         """What this target's class in the engine cannot hand over of what the draft taps."""

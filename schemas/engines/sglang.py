@@ -16,6 +16,7 @@ from eagle3_interop.schemas.dialects.keys import (
     NO_MODEL_TYPE,
     FlatKeys,
     architecture,
+    is_wrapped,
     nested_keys,
 )
 from eagle3_interop.schemas.dialects.recognition import (
@@ -30,6 +31,7 @@ from eagle3_interop.schemas.dialects.spelling import Spelling
 from eagle3_interop.schemas.dialects.writing import flat_config, mixed_windows, zero_biases
 from eagle3_interop.schemas.draft import Draft, Mla
 from eagle3_interop.schemas.engines import targets
+from eagle3_interop.schemas.engines.capturing import without_capture
 from eagle3_interop.schemas.engines.loaders import Loader
 from eagle3_interop.schemas.engines.naming import (
     KINDS,
@@ -205,7 +207,9 @@ _PLUGIN_CLASSES = (*PLUGIN.values(), LATENT_PLUGIN)
 
 
 def refuses(config: Mapping[str, Any]) -> str:
-    """SGLang starts with its own classes and with the plugin's; any other name is refused or a target's."""
+    """SGLang starts with its own class and with the plugin's; any other name is refused or a target's."""
+    if is_wrapped(config):
+        return "model_type 'eagle' is vLLM's wrapper form, which SGLang does not know."
     if (name := architecture(config)) not in (STOCK, LATENT_STOCK, *_PLUGIN_CLASSES):
         return f"SGLang has no draft class {name!r}, nor has the plugin."
     return "" if config.get("model_type") is not None else NO_MODEL_TYPE
@@ -409,6 +413,9 @@ def _captures(name: str, draft: Draft, target: TargetFacts) -> Iterator[Finding]
         return
     kind, where = targets.special_class(target), f"{CONFIG}: eagle_config.{IDS}"
     taps = targets.taps_of(draft, target)
+    if lacking := list(without_capture("sglang", name, target, where)):
+        yield from lacking
+        return
     if kind in targets.SGLANG_WITHOUT_RESIDUAL and draft.taps != (0,):
         message = f"{name}'s Gemma 3 captures what a layer's MLP adds, without the residual that it is added to."
         yield finding("target-captures-other", where, message)
@@ -465,6 +472,7 @@ RULES = FlatRules(
     default_taps=_default_taps,
     empty_ids_are_none=False,
     partial_at_top=True,
+    rescales_sections=True,
     aux_norm_key=True,
     # llama_eagle3.py takes another key for drafts of Llama 4.
     mlp_width_keys={"llama4_text": ("intermediate_size_mlp", 16384)},

@@ -21,6 +21,7 @@ from eagle3_interop.schemas.dialects.keys import (
     FlatKeys,
     SpeculatorsKeys,
     architecture,
+    is_wrapped,
     layer_config,
     nested_keys,
 )
@@ -43,6 +44,7 @@ from eagle3_interop.schemas.dialects.writing import (
 )
 from eagle3_interop.schemas.draft import LARGEST, Draft, Mla, Size
 from eagle3_interop.schemas.engines import targets
+from eagle3_interop.schemas.engines.capturing import without_capture
 from eagle3_interop.schemas.engines.naming import (
     KINDS,
     Asked,
@@ -115,6 +117,19 @@ def _powers(keys: FlatKeys) -> Powers:
     return POWERS[vllm_class(name) == PLUGIN[True]]
 
 
+def unwrapped(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What vLLM makes of its wrapper form: the keys under ``model``, those beside it before them.
+
+    Source: ``transformers_utils/configs/eagle.py``. The class is the inner one's, and ``truncated_vocab_size`` is
+    none that an EAGLE-3 class reads.
+    """
+    if not is_wrapped(config):
+        return config
+    of_the_wrapper = ("architectures", "method", "model", "model_type", "truncated_vocab_size")
+    beside = {key: value for key, value in config.items() if key not in of_the_wrapper}
+    return {**config["model"], **beside}
+
+
 def class_known(
     classes: frozenset[str] = KNOWN_TO_VLLM, kinds: tuple[str, ...] = ("eagle3", "peagle")
 ) -> Callable[[Mapping[str, Any]], str]:
@@ -126,6 +141,7 @@ def class_known(
     """
 
     def refuses(config: Mapping[str, Any]) -> str:
+        config = unwrapped(config)
         if config.get("model_type") is not None:
             name = vllm_class(architecture(config))
             if name not in classes:
@@ -311,6 +327,7 @@ def _captures(release: str, draft: Draft, target: TargetFacts) -> Iterator[Findi
         return
     taps = targets.taps_of(draft, target)
     name, where = targets.special_class(target), f"{CONFIG}: {IDS}"
+    yield from without_capture("vllm", release, target, where)
     if name in targets.VLLM_CAPTURES_NOTHING:
         message = f"{release}'s {name} says that it captures hidden states, and does not."
         yield finding("target-captures-nothing", where, message)
@@ -435,12 +452,21 @@ def is_nested(config: Mapping[str, Any]) -> bool:
     return "speculators_model_type" in config and "model_type" not in config
 
 
+def forms(nested: NestedRules, flat: FlatRules) -> tuple[Form, ...]:
+    """Speculators' folders, vLLM's own wrapper, and flat ones."""
+    return (
+        Form(is_nested, nested),
+        Form(is_wrapped, flat, unwrapped),
+        Form(lambda _config: True, flat),
+    )
+
+
 VLLM_0_30 = Release(
     engine="vllm",
     title="vLLM",
     since="0.30",
     until="0.33",
-    forms=(Form(is_nested, NESTED_RULES), Form(lambda _config: True, RULES)),
+    forms=forms(NESTED_RULES, RULES),
     refuses=refuses,
     captures=_captures,
     naming=NAMING,

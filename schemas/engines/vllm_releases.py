@@ -19,7 +19,7 @@ from eagle3_interop.schemas.dialects.recognition import (
 )
 from eagle3_interop.schemas.dialects.rules import FlatRules, NestedRules
 from eagle3_interop.schemas.engines.positions import rope_kind
-from eagle3_interop.schemas.engines.release import Form, Release
+from eagle3_interop.schemas.engines.release import Release
 from eagle3_interop.schemas.engines.targets_since import LLAMA_LOOP, QWEN_LOOP
 from eagle3_interop.schemas.engines.vllm import (
     LATENT_POWERS,
@@ -28,7 +28,7 @@ from eagle3_interop.schemas.engines.vllm import (
     RULES,
     VLLM_0_30,
     class_known,
-    is_nested,
+    forms,
 )
 from eagle3_interop.schemas.powers import Powers
 
@@ -89,7 +89,7 @@ class _Readers:
             **changes,
             since=since,
             until=until,
-            forms=(Form(is_nested, self.nested), Form(lambda _config: True, self.flat)),
+            forms=forms(self.nested, self.flat),
             refuses=refuses or following.refuses,
         )
 

@@ -2,7 +2,8 @@
 
 Latent attention (``draft_deepseek.py``) multiplies neither cosines nor scores by an mscale, and takes a rope for yarn
 only where all its numbers stand there and the config declares more positions than the original ones.
-Source: ``nemo_automodel/components/speculative/eagle/draft_llama.py``; the config is built by the recipe
+Its forward knows no softcap, and takes whatever activation the config names. Source:
+``nemo_automodel/components/speculative/eagle/draft_llama.py``; the config is built by the recipe
 ``recipes/llm/train_eagle3.py``, which also takes the layer ids.
 """
 
@@ -55,5 +56,6 @@ AUTOMODEL = Trainer(
         scores_left(lambda _source, _draft: True),
     ),
     drops=(_KEY,),
+    settles=("attn_logit_softcapping", "final_logit_softcapping", "layers.mlp.activation"),
     ids_option="aux_layer_ids",
 )

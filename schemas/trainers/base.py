@@ -90,6 +90,8 @@ class Trainer:
         drops: config keys that are its signs, dotted: what is written as trained does not carry them.
         uncarried: what it may compute and no engine does.
         doubts: what it may compute, and its folder does not tell.
+        settles: what asks of a reading and its forward answers: paths that it computes as the folder says, whatever
+            an engine does, and config keys that it never reads.
         ids_option: the run option in which layer ids may have stood that its exports do not carry.
         reads: the folder as its own class takes it, where engines read past tensors that it uses; None where
             engines take the same tensors.
@@ -102,5 +104,6 @@ class Trainer:
     drops: tuple[str, ...] = ()
     uncarried: tuple[Uncarried, ...] = ()
     doubts: tuple[Doubt, ...] = ()
+    settles: tuple[str, ...] = ()
     ids_option: str = ""
     reads: Callable[[Source, TargetFacts | None], Reading | None] = lambda _source, _target: None

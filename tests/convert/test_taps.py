@@ -148,7 +148,10 @@ def test_gemma_3_in_sglang_captures_something_else(kind, ids, tmp_path):
     key = {"architectures": [kind]} if kind[0].isupper() else {"model_type": kind}
     target = drafts.target(tmp_path / "target", num_hidden_layers=8, **key)
     assert refusals(convert, source, "sglang", target=target) == {"target-captures-other"}
-    assert convert(source, "vllm", target=target).folder
+    if kind[0].isupper():  # a class that vLLM knows, and asks for its interface in vain
+        assert refusals(convert, source, "vllm", target=target) == {"target-captures-nothing"}
+    else:
+        assert convert(source, "vllm", target=target).folder
 
 
 @pytest.mark.parametrize(

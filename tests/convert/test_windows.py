@@ -151,7 +151,6 @@ def test_the_users_word_on_windows_settles_the_targets(tmp_path):
         ("xdrope_section", [4, 6, 6]),
         ("mrope_section", [4, 6, 6]),
         ("dual_chunk_attention_config", {"chunk_size": 8}),
-        ("compression_config", {"bits": 8}),
     ],
 )
 def test_keys_that_another_engine_would_heed_are_refused(key, value, tmp_path):

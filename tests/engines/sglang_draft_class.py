@@ -137,6 +137,7 @@ def run(model: torch.nn.Module, case: dict[str, Any], steps: int) -> dict[str, A
             capture_hidden_mode=CaptureHiddenMode.FULL,
         )
         batch.positions = positions
+        batch.mrope_positions = positions.expand(3, -1)  # as of a text
         batch.spec_info = SimpleNamespace(hidden_states=hidden)
         with forward_context(ForwardContext(attn_backend=backend)):
             output = model(tokens, positions, batch)
