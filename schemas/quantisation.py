@@ -51,7 +51,7 @@ PARTS = (
 )
 """What the parts of a quantised weight are called, beside or in place of its ``weight``."""
 
-STORED_SMALL = ("I8", "U8", "I32", "U32", "F8", "F4", "F6")
+STORED_SMALL = ("I8", "U8", "I32", "U32", "F8_", "F4", "F6_")
 """How the dtypes begin that no plain weight has."""
 
 
