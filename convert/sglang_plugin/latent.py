@@ -183,7 +183,10 @@ def refuse_unsupported(config: Any, quant_config: Any) -> None:  # noqa: ANN401
 
 
 def _know_the_name() -> None:
-    """Have SGLang take the name for latent attention: it sizes the draft's cache by a list of names."""
+    """Have SGLang take the name for latent attention: it sizes the draft's cache by a list of names.
+
+    And by the layers of multi-token prediction, of which transformers' config class says one.
+    """
     derive = ModelConfig._derive_model_shapes
 
     def shapes(self: Any) -> None:  # noqa: ANN401
@@ -196,6 +199,7 @@ def _know_the_name() -> None:
             derive(self)
         finally:
             self.hf_config.architectures = names
+        self.num_nextn_predict_layers = self.hf_text_config.num_hidden_layers
 
     if not getattr(derive, "knows_the_name", False):
         shapes.knows_the_name = True  # type: ignore[attr-defined]

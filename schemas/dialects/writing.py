@@ -56,6 +56,8 @@ def _latent_layer_keys(draft: Draft, attention: Mla) -> dict[str, Any]:
         "hidden_size": draft.hidden_size,
         "intermediate_size": layers.mlp.width,
         "num_hidden_layers": layers.count,
+        # SGLang sizes a draft's cache by it, and transformers' class says one where it is absent.
+        "num_nextn_predict_layers": layers.count,
         "num_attention_heads": attention.heads,
         "num_key_value_heads": attention.heads,
         **latent_keys(attention),

@@ -394,6 +394,14 @@ def test_tap_zero_of_a_kimi_target_is_refused_for_vllm_by_name(tmp_path):
     assert convert(source, "sglang", target=target).config["eagle_config"][IDS] == [0, 3, 5]
 
 
+@pytest.mark.parametrize("said", [0, 3])
+def test_sglangs_cache_has_a_layer_for_each_of_the_drafts(said, tmp_path):
+    source = mla.sglang(tmp_path / "draft", num_nextn_predict_layers=said)
+    assert convert(source, "sglang").config["num_nextn_predict_layers"] == 1
+    two = mla.vllm(tmp_path / "two", mla.tensors(layers=2), num_hidden_layers=2)
+    assert convert(two, "universal").config["num_nextn_predict_layers"] == 2
+
+
 # With the plugin.
 
 BEYOND_STOCK = {
