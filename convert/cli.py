@@ -510,6 +510,7 @@ def serve(
             metavar='"ARGS"', help="Check this launch command against the draft and the target."
         ),
     ] = None,
+    releases: ForOpt = None,
     json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
@@ -527,12 +528,15 @@ def serve(
         from eagle3_interop.convert import api
         from eagle3_interop.convert.decide import inspection
         from eagle3_interop.convert.serve import command as serving
-        from eagle3_interop.schemas.engines.releases import newest
+        from eagle3_interop.schemas.engines.releases import named_of, newest
         from eagle3_interop.schemas.findings import errors
 
+        asked = named_of(releases or (), engine)
+        version = asked.version if asked else None
         loaded = api.load(source, "auto", api.Options(target=target), weights=False, shared=False)
-        inspection.require_same(loaded, engine)
-        config = newest(engine).seen(loaded.checkpoint.config)
+        inspection.require_same(loaded, engine, asked)
+        release = asked.release if asked else newest(engine)
+        config = release.seen(loaded.checkpoint.config)
         theirs = loaded.target.text_config if loaded.target else None
         wanted = serving.Serving(
             engine,
@@ -544,12 +548,16 @@ def serve(
             else num_draft_tokens,
             topk,
             target_config=theirs,
+            version=version,
         )
         line = serving.command(wanted).line
-        own = serving.judge(line, engine, config, source, theirs, target)
+        own = serving.judge(line, engine, config, source, theirs, target, version)
         found = (
-            own if check is None else serving.judge(check, engine, config, source, theirs, target)
+            own
+            if check is None
+            else serving.judge(check, engine, config, source, theirs, target, version)
         )
+        found = [*(asked.remarks if asked else ()), *found]
         console.findings(found)
         if check is not None and not errors(found):
             warned = any(item.severity == "warning" for item in found)

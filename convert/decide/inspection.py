@@ -143,50 +143,58 @@ def meanings(table: list[tuple[str, ...]]) -> list[str]:
     return [f"{word}: {meaning}." for word, meaning in _MEANINGS.items() if word in words]
 
 
-def require_same(loaded: Loaded, engine: str) -> None:
+def require_same(loaded: Loaded, engine: str, wanted: Named | None = None) -> None:
     """Refuse a folder that an engine would not run as it is.
+
+    Args:
+        loaded: the folder.
+        engine: its name.
+        wanted: the release of it; the newest, where none is named.
 
     Raises:
         Refused: the engine does not load it, or computes another network from it.
     """
-    require_captured(loaded, engine)
-    facts = _as_is(loaded, engine)
-    if facts["as_is"] == "same":
+    require_captured(loaded, engine, wanted)
+    release = wanted.release if wanted else newest(engine)
+    found = verdict(loaded, release)
+    if found.as_is == "same":
         return
-    name = newest(engine).title
-    if facts["as_is"] == "does-not-load":
+    name = wanted.name if wanted else release.title
+    if found.as_is == "does-not-load":
         why = "; ".join(
             f"{item.where}: {item.message}"
-            for item in facts["findings"]
+            for item in found.findings
             if item.row.effect == "does-not-load" or item.severity == "error"
         )
         message = f"{name} does not load this folder. {why}"
     else:
         wrong = "; ".join(
             f"{path}: {shown(path, theirs)}, not {shown(path, ours)}"
-            for path, (ours, theirs) in facts["differences"].items()
+            for path, (ours, theirs) in found.differences.items()
         )
-        said = "; ".join(item.message.rstrip(".") for item in facts["findings"])
+        said = "; ".join(item.message.rstrip(".") for item in found.findings)
         message = f"{name} computes another network from this folder: {wrong or said}."
     given = f" --target {loaded.target.path}" if loaded.target else ""
+    given += f" --for {wanted.word}" if wanted else ""
     fix = f"eagle3-convert auto-to-{engine}{given} first, and serve its output."
     raise Refused([finding("serve-folder", "config.json", message, fix=fix)])
 
 
-def require_captured(loaded: Loaded, engine: str) -> None:
+def require_captured(loaded: Loaded, engine: str, wanted: Named | None = None) -> None:
     """Refuse a pair of which the target cannot hand over in this engine what the draft taps.
+
+    Args:
+        loaded: the draft and its target.
+        engine: its name.
+        wanted: the release of it; the newest, where none is named.
 
     Raises:
         Refused: with the reasons.
     """
-    if lost := errors(_uncaptured(loaded, engine)):
-        raise Refused(lost)
-
-
-def _uncaptured(loaded: Loaded, engine: str) -> list[Finding]:
-    """What the target cannot hand over to this draft in an engine, whatever the folder looks like."""
     draft, facts = loaded.reading.draft, loaded.facts
-    return [] if facts is None else list(newest(engine).uncaptured(draft, facts))
+    release = wanted.release if wanted else newest(engine)
+    if facts is not None and (lost := errors(release.uncaptured(draft, facts))):
+        raise Refused(lost)
 
 
 def _as_is(loaded: Loaded, engine: str) -> dict[str, Any]:

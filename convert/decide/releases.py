@@ -222,6 +222,15 @@ def right_since(states: Sequence[tuple[str, AsIs | str]], right: str) -> str | N
     return since
 
 
+def runs_since(found: Sequence[Row]) -> str | None:
+    """The first release since which every one runs a folder as it is; None, where the newest does not.
+
+    Args:
+        found: of `rows`.
+    """
+    return right_since([(row.since, row.verdict.as_is) for row in found], "same")
+
+
 def readers(destination: str) -> tuple[str, ...]:
     """The engines that load what a conversion writes."""
     return tuple(dict.fromkeys((*DESTINATIONS[destination].engines, *serving(destination))))

@@ -41,6 +41,7 @@ def judge(
     checkpoint: str,
     target_config: Mapping[str, Any] | None = None,
     target: str | None = None,
+    version: str | None = None,
 ) -> list[Finding]:
     """Judge a launch command against the draft that it is to serve.
 
@@ -51,6 +52,7 @@ def judge(
         checkpoint: the draft as the user names it.
         target_config: the target's config.json, where it is at hand.
         target: the target as the user names it, where that was said.
+        version: of the engine, whose flags count; the newest that was asked, where that was not said.
 
     Returns:
         What would go wrong, each as a finding; nothing, when the command is right.
@@ -58,7 +60,7 @@ def judge(
     Raises:
         Usage: the command cannot be split, or a JSON in it not be read.
     """
-    launch = Launch(engine, arguments, config, checkpoint, target_config, target)
+    launch = Launch(engine, arguments, config, checkpoint, target_config, target, version)
     rules = _RULES[engine]
     try:
         return [

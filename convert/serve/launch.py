@@ -32,6 +32,7 @@ class Serving:
         draft_tokens: nodes of SGLang's tree, its root included; as many as its steps may make, unless given.
         target_config: the target's config.json (a multimodal one's text part), where it is at hand:
             SGLang runs the draft in the target's dtype only if it is told to.
+        version: of the engine, where that was said.
     """
 
     engine: Engine
@@ -42,6 +43,7 @@ class Serving:
     topk: int = 1
     draft_tokens: int | None = None
     target_config: Mapping[str, Any] | None = None
+    version: str | None = None
 
     def checked(self) -> "Serving":
         """Itself, if an engine can do it.

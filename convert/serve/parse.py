@@ -90,6 +90,7 @@ class Launch:
         checkpoint: the draft as the user names it.
         target: the target's config.json (a multimodal one's text part), where it is at hand.
         target_name: the target as the user names it, where that was said.
+        version: of the engine, where that was said.
     """
 
     engine: str
@@ -98,6 +99,7 @@ class Launch:
     checkpoint: str
     target: Mapping[str, Any] | None
     target_name: str | None = None
+    version: str | None = None
 
     @cached_property
     def words(self) -> list[str]:
@@ -154,7 +156,7 @@ class Launch:
     @cached_property
     def known(self) -> Flags:
         """What the engine's parser takes."""
-        return flags_of(self.engine)
+        return flags_of(self.engine, self.version)
 
     @cached_property
     def handed_on(self) -> list[str]:

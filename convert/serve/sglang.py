@@ -21,6 +21,7 @@ from eagle3_interop.convert.serve.sglang_configs import (
 )
 from eagle3_interop.schemas.dialects.keys import architecture
 from eagle3_interop.schemas.dialects.recognition import is_latent
+from eagle3_interop.schemas.engines.flags import flags_of
 from eagle3_interop.schemas.findings import Finding, finding
 from eagle3_interop.schemas.hub import is_hub_id
 
@@ -30,6 +31,7 @@ _DRAFT_PATH = ("speculative-draft-model-path", "speculative-draft-model")
 
 _ADAPTIVE_STEPS = (0, 1, 3, 5, 7)
 """All that ``speculative/adaptive_spec_params.py`` lists by default; it starts with the middle one."""
+_PARSER = "--model-config-parser"
 _LAYERED = "enable-multi-layer-eagle"
 """``speculative/multi_layer_eagle_worker_v2.py``: only ``chain_mtp_hidden_states`` feeds a draft's own on."""
 _NOT_ADAPTIVE = frozenset([_LAYERED, "enable-two-batch-overlap", "enable-pdmux"])
@@ -67,7 +69,7 @@ def sglang_command(serving: Serving) -> Command:
     before, draft = _plain_name(source, revision)
     flags = {
         "--revision": its_revision or None,
-        "--model-config-parser": "hf" if _misread(model) else None,
+        _PARSER: "hf" if _misread(model) else None,
         "--speculative-algorithm": "EAGLE3",
         "--speculative-draft-model-path": draft,
         "--speculative-draft-model-revision": None if before else revision or None,
@@ -77,6 +79,10 @@ def sglang_command(serving: Serving) -> Command:
         f"--{_DRAFT}": _BOTH_KINDS if _kinds_differ(serving) else None,
         "--dtype": dtype_wanted(serving.config, serving.target_config),
     }
+    # An older release reads every target by its config.json, and has no flag for it.
+    known = flags_of("sglang", serving.version).values if serving.version else flags
+    if _PARSER not in known:
+        flags[_PARSER] = None
     name, _, value = PLUGIN_VARIABLE.partition("=")
     return Command(
         "sglang",

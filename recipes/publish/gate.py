@@ -16,6 +16,7 @@ from eagle3_interop.schemas.report import AcceptanceReport, Report
 
 class _Draft(BaseModel):
     as_is: dict[str, str] | None = None
+    since: dict[str, str | None] | None = None
 
 
 class _Environment(BaseModel):

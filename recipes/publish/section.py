@@ -106,12 +106,14 @@ def _acceptance(facts: Facts) -> list[str]:
 
 def _serving(facts: Facts, target: str) -> list[str]:
     parts = ["### Serve"]
-    as_is = (facts.report.environment.get("draft") or {}).get("as_is") or {}
+    told = facts.report.environment.get("draft") or {}
+    as_is, since = told.get("as_is") or {}, told.get("since") or {}
     engines = [name for name in ("vllm", *RELEASES) if newest(name).serves]
     for engine in cast("list[command.Engine]", list(dict.fromkeys(engines))):
         reads = engine in serving(facts.layout)
         if reads and as_is.get(engine, "same") == "same":
-            parts += [f"{newest(engine).title}:", block(_launch(facts, engine, target))]
+            name = newest(engine).title + (f" >= {first}" if (first := since.get(engine)) else "")
+            parts += [f"{name}:", block(_launch(facts, engine, target))]
             continue
         why = "does not run this very folder" if reads else "reads another layout"
         known = facts.layout in DIALECTS

@@ -17,6 +17,12 @@ CODES: dict[str, Code] = {
         "another one.",
         "Convert the checkpoint for this engine; see the cause that the report names.",
     ),
+    "release-differs": Code(
+        "warning",
+        "By what this tool knows of this release of the engine, it does not compute the checkpoint's network from "
+        "this folder.",
+        "eagle3-convert inspect names the releases that do, and --for ENGINE==VERSION converts for one.",
+    ),
     "engine-on-a-cpu": Code(
         "note",
         "The engine found itself on a CPU, where latent attention (MLA) runs rightly with some settings alone. On a "

@@ -109,6 +109,30 @@ def parse_named(words: Iterable[str]) -> tuple[Named, ...]:
     return tuple(found)
 
 
+def of_itself(engine: str, version: str) -> Named:
+    """The release that an engine says of itself; a build that has no version of a release counts as newer than all.
+
+    Raises:
+        Refused: it is older than every known release.
+    """
+    if not is_version(version) or ".dev" in version:
+        return Named(version, newest(engine), known=False)
+    return named(engine, version)
+
+
+def named_of(words: Iterable[str], engine: str) -> Named | None:
+    """The one release of an engine that a command line names; None, where it names none.
+
+    Raises:
+        Usage: it names another engine's, or several.
+        Refused: it is older than every known release.
+    """
+    found = parse_named(words)
+    if len(found) > 1 or any(one.release.engine != engine for one in found):
+        raise Usage(f"--for {' '.join(one.word for one in found)}: give one release of {engine}.")
+    return found[0] if found else None
+
+
 def forms_for(releases: Iterable[Release]) -> Forms:
     """The forms of a folder that all these releases read right, where there is a choice."""
     found = Forms()

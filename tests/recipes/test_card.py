@@ -146,6 +146,12 @@ def test_an_engine_that_fails_on_the_folder_is_not_said_to_run_it(told):
     assert "vllm serve" not in text
 
 
+def test_a_card_says_since_which_release_an_engine_runs_the_folder(told):
+    drafted = {"as_is": {"vllm": "same"}, "since": {"vllm": "0.24", "sglang": None}}
+    text = told("vllm", {"architectures": ["Eagle3LlamaForCausalLM"]}, draft=drafted)
+    assert "vLLM >= 0.24:" in text
+
+
 @pytest.fixture
 def universal(tmp_path, converted):
     def convert(**sets):

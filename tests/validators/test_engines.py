@@ -40,7 +40,7 @@ FAKE_VLLM = """
 import json, os, sys, time
 from dataclasses import dataclass
 from types import SimpleNamespace as Named
-__version__ = "0.0.1"
+__version__ = "0.33.0"
 told = json.load(open(os.environ["FAKE_ENGINE"]))
 SamplingParams = lambda **options: options
 class LLM:
@@ -71,7 +71,7 @@ class LLM:
 """
 FAKE_SGLANG = """
 import json, os
-__version__ = "0.0.2"
+__version__ = "0.5.23"
 told = json.load(open(os.environ["FAKE_ENGINE"]))
 class Engine:
     def __init__(self, server_args):
@@ -233,7 +233,7 @@ def test_an_engine_that_runs_the_draft(fake, prompts, world):
     assert gate["passed"]
     assert gate["got"] == gate["wanted"] == prediction.figures(world.served(world.answers()))
     assert engine["got"] == engine["expected"]
-    assert engine["sentence"].startswith("vLLM 0.0.1 runs this draft as the reference does: ")
+    assert engine["sentence"].startswith("vLLM 0.33.0 runs this draft as the reference does: ")
     assert engine["aux_layers"] == engine["taps"] == [1, 3, 5]
     assert (engine["prompts_that_differ"], engine["not_the_targets_choice"]) == (0, 0)
     argv = seen()["argv"]
@@ -583,12 +583,12 @@ class FakeServer:
 
     def get(self, path):
         if path == "/server_info" and self.engine == "sglang":
-            info = {"version": "0.0.2", "model_path": "target", "dtype": "float32"}
+            info = {"version": "0.5.23", "model_path": "target", "dtype": "float32"}
             chain = {"speculative_num_steps": 4, "speculative_eagle_topk": 1}
             return {**info, "speculative_algorithm": self.faults.get("algorithm", "EAGLE3"), **chain,
                     "speculative_num_draft_tokens": 5}  # fmt: skip
         if path == "/version" and self.engine == "vllm":
-            return {"version": "0.0.1"}
+            return {"version": self.faults.get("version", "0.33.0")}
         if path == "/v1/models":
             return {"data": [{"id": "served"}]}
         return self.metrics() if path == "/metrics" else None
@@ -686,6 +686,30 @@ def test_a_server_that_runs_the_draft(engine, prompts, world):
     assert found["got"] == found["expected"]
     assert report["acceptance"]["num_draft_tokens"] == found["num_draft_tokens"] == 4
     assert gate_of(report)["passed"]
+
+
+@pytest.mark.parametrize(
+    ("version", "checkpoint", "codes"),
+    [
+        ("0.33.0", PLAIN, set()),
+        ("99.0", PLAIN, {"release-unknown"}),
+        ("0.1.dev7+gabc", PLAIN, {"release-unknown"}),
+        ("0.24.0", PLAIN.with_name("library_defaults"), {"release-differs"}),
+    ],
+)
+def test_a_servers_version_says_by_which_rules_it_is_judged(
+    version, checkpoint, codes, prompts, world
+):
+    with serving(FakeServer("vllm", world, version=version)) as url:
+        result = validate(prompts, "--server", url, checkpoint=checkpoint)
+    found = {item["code"] for item in json.loads(result.stdout)["findings"]}
+    assert found & {"release-unknown", "release-differs"} == codes
+
+
+def test_a_server_older_than_all_that_is_known_is_refused(prompts, world):
+    with serving(FakeServer("vllm", world, version="0.9.2")) as url:
+        result = validate(prompts, "--server", url)
+    assert report_of(result, 3)["findings"][0]["code"] == "release-too-old"
 
 
 def test_a_server_that_drafts_otherwise_than_asked(prompts, world):

@@ -112,6 +112,10 @@ class Generator(Protocol):
         """Which one."""
 
     @property
+    def version(self) -> str | None:
+        """Of it, where it is known before it generates."""
+
+    @property
     def shape(self) -> Shape | None:
         """What it drafts a step, where that is not ours to say."""
 

@@ -6,7 +6,9 @@ from typing import Any
 from transformers import GenerationConfig
 
 from eagle3_interop.convert.decide.loaded import Loaded
+from eagle3_interop.convert.decide.releases import verdict, why
 from eagle3_interop.convert.serve.command import Engine, needs_plugin
+from eagle3_interop.schemas.engines.releases import of_itself
 from eagle3_interop.schemas.findings import Finding, finding
 from eagle3_interop.schemas.report import Gate
 from eagle3_interop.validators.accept.acceptance import Acceptance
@@ -37,11 +39,13 @@ class EngineJudge:
         generator: the engine.
         work: what it was asked, once it was.
         served: what it answered.
+        told: what there is to say of its release.
     """
 
     generator: Generator
     work: Work | None = field(default=None, init=False)
     served: Served | None = field(default=None, init=False)
+    told: list[Finding] = field(default_factory=list, init=False)
 
     @property
     def shape(self) -> Shape | None:
@@ -53,8 +57,12 @@ class EngineJudge:
 
         Raises:
             Usage: a prompt cannot be encoded, or the engine has no such shape.
+            Refused: the engine is older than every release that is known.
             Unavailable: the engine failed.
         """
+        version = self.generator.version
+        if version is not None:
+            of_itself(self.generator.engine, version)
         path = provenance.target_folder(request.target)
         tokenizer = load_tokenizer(path, trust_remote_code=request.trust_remote_code)
         size = loaded.reading.draft.vocabulary.target_size
@@ -80,6 +88,7 @@ class EngineJudge:
             trust_remote_code=request.trust_remote_code,
         )
         self.served = self.generator.generate(self.work)
+        self.told = _of_its_release(self.served, loaded)
 
     def __call__(self, session: Session, acceptance: Acceptance) -> Judgement:  # noqa: ARG002
         """Judge the engine on its own texts."""
@@ -102,7 +111,7 @@ class EngineJudge:
             "causes_tried": tried,
         }
         gate = Gate(name=GATE, wanted=predicted.spoken, got=figures(served), passed=passed)
-        findings = [*_told(served), *_text_findings(made, served)]
+        findings = [*self.told, *_told(served), *_text_findings(made, served)]
         if not passed:
             findings.append(_differs(causes, tried, made, work, served))
         return Judgement(engine, (gate,), tuple(findings))
@@ -194,6 +203,21 @@ def _sentence(passed: bool, served: Served, predicted: Prediction) -> str:
         f"{served.name} runs this draft as the reference does, within rounding: {counted} "
         f"(expected {predicted.exact.accepted} accepted, {low} to {high})"
     )
+
+
+def _of_its_release(served: Served, loaded: Loaded) -> list[Finding]:
+    """What there is to say of the release that an engine says it is.
+
+    Raises:
+        Refused: it is older than every release that is known.
+    """
+    release = of_itself(served.engine, served.version)
+    found = list(release.remarks)
+    state = verdict(loaded, release.release)
+    if state.as_is != "same":
+        message = f"by its rules {release.name} does otherwise: {why(state, release.release)}"
+        found.append(finding("release-differs", release.word, message))
+    return found
 
 
 def _told(served: Served) -> list[Finding]:

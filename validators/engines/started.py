@@ -82,6 +82,11 @@ class StartedEngine:
         return cls(engine, str(Path(path).absolute()), tuple(map(_flag, arguments)))
 
     @property
+    def version(self) -> str | None:
+        """It says so when it has generated."""
+        return None
+
+    @property
     def shape(self) -> Shape | None:
         """It drafts what it is told."""
         return None

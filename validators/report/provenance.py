@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from eagle3_interop.convert.decide.inspection import engines
+from eagle3_interop.convert.decide.inspection import judged
 from eagle3_interop.convert.decide.loaded import Loaded
+from eagle3_interop.convert.decide.releases import runs_since
 from eagle3_interop.convert.masking import public_words
 from eagle3_interop.convert.read.checkpoint import (
     BIN_INDEX,
@@ -112,6 +113,7 @@ def environment(
     request: Request, target: Source, device: str, prompts: Sequence[Prompt], loaded: Loaded
 ) -> dict[str, Any]:
     """Everything that the figures depend on beside the checkpoint itself."""
+    known = judged(loaded)
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join([Path(sys.argv[0]).name, *public_words(sys.argv[1:])]),
@@ -135,7 +137,8 @@ def environment(
             "path": loaded.checkpoint.path,
             "layout": loaded.layout,
             "revision": loaded.checkpoint.revision,
-            "as_is": {name: found["as_is"] for name, found in engines(loaded).items()},
+            "as_is": {name: found["as_is"] for name, found in known.items()},
+            "since": {name: runs_since(found["releases"]) for name, found in known.items()},
         },
         "prompts": {
             "source": _prompts_source(request),
