@@ -7,13 +7,13 @@ from eagle3_interop.schemas.dialects.base import Forms, TargetFacts
 from eagle3_interop.schemas.dialects.rules import NestedRules
 from eagle3_interop.schemas.engines.release import Release
 from eagle3_interop.schemas.engines.sglang_releases import SGLANG
-from eagle3_interop.schemas.engines.speculators import SPECULATORS_0_9
+from eagle3_interop.schemas.engines.speculators_releases import SPECULATORS
 from eagle3_interop.schemas.engines.versions import at_least, begins, is_version
 from eagle3_interop.schemas.engines.vllm_releases import VLLM
 from eagle3_interop.schemas.findings import Finding, Usage, finding, refusal
 
 RELEASES: dict[str, tuple[Release, ...]] = {
-    "speculators": (SPECULATORS_0_9,),
+    "speculators": SPECULATORS,
     "sglang": SGLANG,
     "vllm": VLLM,
 }

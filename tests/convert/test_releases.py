@@ -172,6 +172,21 @@ def test_a_bias_of_fc_fails_in_older_vllm_and_is_dropped_without_a_word_in_newer
     assert of(source, "vllm", version).as_is == found
 
 
+@pytest.mark.parametrize(
+    ("key", "last", "first"),
+    [("fc_norm", "0.6", "0.7"), ("norm_output", "0.6", "0.7"), ("norm_before_fc", "0.4", "0.5")],
+)
+def test_older_speculators_passes_over_what_it_does_not_know(key, last, first, tmp_path):
+    more = {
+        "fc_norm": {f"fc_norm.{n}.weight": drafts.random((drafts.H,), n) for n in range(3)},
+        "norm_before_fc": {"input_norm.weight": drafts.random((3 * drafts.H,), 3)},
+    }
+    tensors = drafts.speculators_tensors() | more.get(key, {})
+    source = drafts.speculators(tmp_path / "draft", tensors, **{key: True})
+    assert of(source, "speculators", last).as_is == "different"
+    assert of(source, "speculators", first).as_is == "same"
+
+
 def test_layers_under_a_number_are_passed_over_by_older_sglang(tmp_path):
     tensors = {
         name.replace("midlayer.", "layers.0."): value
