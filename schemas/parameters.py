@@ -12,7 +12,7 @@ and `quantisation` (pydantic) alone.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import prod
@@ -288,9 +288,15 @@ def shapes(draft: Draft) -> dict[str, Shape]:
     return {name: row.shape(draft) for name, row in parameters(draft)}
 
 
-def storable(draft: Draft) -> dict[str, Shape]:
-    """The same, with what may lie in its file besides."""
-    return {row.name: row.shape(draft) for row in PARAMETERS if row.tolerated} | shapes(draft)
+def storable(draft: Draft, owned: Mapping[str, Shape] | None = None) -> dict[str, Shape]:
+    """The same, with what may lie in its file besides.
+
+    Args:
+        draft: the network.
+        owned: its own, where they are known already.
+    """
+    known = shapes(draft) if owned is None else owned
+    return {row.name: row.shape(draft) for row in PARAMETERS if row.tolerated} | dict(known)
 
 
 def along(draft: Draft, axis: Axis) -> dict[str, int]:

@@ -11,6 +11,7 @@ from eagle3_interop.convert.decide.planning import Planned
 from eagle3_interop.convert.read.checkpoint import by_transformers
 from eagle3_interop.schemas.dialects.base import Forms, Source
 from eagle3_interop.schemas.dialects.hf import CONFIG
+from eagle3_interop.schemas.dialects.keys import LAYER
 from eagle3_interop.schemas.engines.release import Release
 from eagle3_interop.schemas.engines.releases import (
     RELEASES,
@@ -20,7 +21,8 @@ from eagle3_interop.schemas.engines.releases import (
     newest,
     releases_for,
 )
-from eagle3_interop.schemas.engines.verdicts import AsIs, Verdict, predict
+from eagle3_interop.schemas.engines.targets import special_class
+from eagle3_interop.schemas.engines.verdicts import AsIs, Remembered, Verdict, predict
 from eagle3_interop.schemas.engines.versions import numbers
 from eagle3_interop.schemas.findings import (
     Finding,
@@ -45,9 +47,10 @@ class ReadOnce:
         self.config = source.config
         self.tensors = source.tensors
         self.values = cache(source.values)
+        self.remembered: Remembered = {}
 
 
-def verdict(loaded: Loaded, release: Release, source: Source | None = None) -> Verdict:
+def verdict(loaded: Loaded, release: Release, source: ReadOnce | None = None) -> Verdict:
     """What a release makes of this very folder, by its rules.
 
     Args:
@@ -68,7 +71,8 @@ def verdict(loaded: Loaded, release: Release, source: Source | None = None) -> V
         return Verdict("does-not-load", findings=(failing,))
     tables = loaded.own_embeddings is True
     meant = loaded.reading.draft
-    found = predict(release, source or checkpoint, meant, loaded.facts, tables=tables)
+    once = source or ReadOnce(checkpoint)
+    found = predict(release, once, meant, loaded.facts, tables=tables, remembered=once.remembered)
     # No description holds the map itself: where the user's word replaced it, every engine adds other values.
     told = "d2t" in loaded.reading.maps and any("d2t" in name for name in loaded.reading.unused)
     if told and found.as_is == "same":
@@ -83,7 +87,14 @@ def planned(fitted: Fitted, loaded: Loaded) -> Callable[[Release], Verdict]:
     source = ReadOnce(Planned(fitted, loaded))
 
     def of(release: Release) -> Verdict:
-        return predict(release, source, fitted.draft, loaded.facts, tables=own or not stored)
+        return predict(
+            release,
+            source,
+            fitted.draft,
+            loaded.facts,
+            tables=own or not stored,
+            remembered=source.remembered,
+        )
 
     return of
 
@@ -179,32 +190,48 @@ def _convertible(loaded: Loaded, engine: str) -> Callable[[Release], tuple[str, 
     """
 
     @cache
-    def written(words: tuple[str, ...]) -> tuple[str, Callable[[Release], Verdict]] | None:
+    def written(words: tuple[str, ...]) -> tuple[Fitted, Callable[[Release], Verdict]] | None:
         if errors(loaded.reading.findings):
             return None
         try:
             output = fit(loaded, engine, Options(target_name="ORG/NAME", releases=words))
         except Refused:
             return None
-        return "plugin" if output.writing.plugin else "stock", planned(output, loaded)
+        return output, planned(output, loaded)
 
     # One word for all releases that need the same.
-    words: dict[Forms, tuple[str, ...]] = {forms_for([newest(engine)]): ()}
+    words: dict[Forms, tuple[str, ...]] = {}
+
+    def forms_of(release: Release, usual: Fitted) -> tuple[str, ...]:
+        chosen = _chosen(forms_for([release]), usual, loaded)
+        return words.setdefault(chosen, (f"{engine}=={release.until}",) if words else ())
 
     def of(release: Release) -> tuple[str, str]:
+        first = written(())
+        if first is None:
+            return "refused", ""
+        forms_of(newest(engine), first[0])
         obstacle = ""
-        own = words.setdefault(forms_for([release]), (f"{engine}=={release.until}",))
-        for word in dict.fromkeys(((), own)):
+        for word in dict.fromkeys(((), forms_of(release, first[0]))):
             output = written(word)
             if output is None:
                 continue
             state = output[1](release)
             if state.as_is == "same":
-                return output[0], ""
+                return "plugin" if output[0].writing.plugin else "stock", ""
             obstacle = brief(state, release)
         return "refused", obstacle
 
     return of
+
+
+def _chosen(forms: Forms, usual: Fitted, loaded: Loaded) -> Forms:
+    """What of the forms that a release needs makes another folder of this draft."""
+    return Forms(
+        layer0=tuple(x for x in usual.writing.spelling.layer0 if x in forms.layer0),
+        bare=forms.bare if LAYER in usual.writing.config else (),
+        plain_targets=forms.plain_targets & {special_class(loaded.facts)},
+    )
 
 
 def right_since(states: Sequence[tuple[str, AsIs | str]], right: str) -> str | None:

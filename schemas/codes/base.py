@@ -28,6 +28,7 @@ class Code:
         mended_by: the code of the finding that a writer says when its output no longer has this fault.
         answered_by_search: an error that does not hinder a diagnosis, whose search answers what it asks.
         tells_of_plugin: it says for which parts of the network SGLang needs the plugin.
+        left_over: a tensor is in the file that the reader's class does not have.
         leaves_unwired: after it the config names no wiring that could be run.
     """
 
@@ -39,4 +40,5 @@ class Code:
     mended_by: str = ""
     answered_by_search: bool = False
     tells_of_plugin: bool = False
+    left_over: bool = False
     leaves_unwired: bool = False

@@ -22,6 +22,7 @@ CODES: dict[str, Code] = {
         "error",
         "A tensor that no framework knows. Most drop it silently.",
         "Remove it from the file.",
+        left_over=True,
     ),
     "unknown-names": Code(
         "error",
@@ -42,6 +43,7 @@ CODES: dict[str, Code] = {
         "error",
         "A tensor is stored that the framework, by this config, runs without.",
         "Switch its part on with --set if the draft was trained with it, or remove the tensor.",
+        left_over=True,
         answered_by_search=True,
     ),
     "shape-mismatch": Code(

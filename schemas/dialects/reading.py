@@ -503,7 +503,8 @@ def check(reading: Reading, tensors: Mapping[str, TensorHeader]) -> list[Finding
     Returns:
         An error for each tensor that is missing, left over, or of another shape or kind.
     """
-    wanted, known = shapes(reading.draft), storable(reading.draft)
+    wanted = shapes(reading.draft)
+    known = storable(reading.draft, wanted)
     parts = {name: row.dtypes for name, row in parameters(reading.draft) if row.dtypes}
     refused = {item.where for item in errors(reading.findings)}
     absent = {

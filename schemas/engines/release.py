@@ -130,6 +130,11 @@ class Release:
         """What this release makes of a config.json before it reads its keys."""
         return self._form(config).config(config)
 
+    def reader(self, config: Mapping[str, Any]) -> tuple[int, int]:
+        """What tells its reading of a folder from another release's: its rules, and what it makes of the config."""
+        form = self._form(config)
+        return id(form.rules), id(form.config)
+
     def _form(self, config: Mapping[str, Any]) -> Form:
         return next((form for form in self.forms if form.accepts(config)), self.forms[-1])
 

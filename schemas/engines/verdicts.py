@@ -12,9 +12,10 @@ from eagle3_interop.schemas.draft import Draft, differences
 from eagle3_interop.schemas.engines import targets
 from eagle3_interop.schemas.engines.release import Release
 from eagle3_interop.schemas.findings import Finding, Refused, errors, finding, has_effect
-from eagle3_interop.schemas.parameters import storable
 
 AsIs = Literal["same", "different", "does-not-load"]
+Remembered = dict[tuple[int, int], tuple[Reading, list[Finding]]]
+"""By what reads a folder, what was read and what is to be said of its tensors."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ def predict(
     target: TargetFacts | None = None,
     *,
     tables: bool = False,
+    remembered: Remembered | None = None,
 ) -> Verdict:
     """What a release makes of a folder, by its rules.
 
@@ -48,21 +50,25 @@ def predict(
         meant: the network that it shall compute.
         target: the target's facts, where it was given.
         tables: whose embedding table is used counts; False where it is the same either way, or not known.
+        remembered: what readings of this folder found, where releases that read it by the same rules are asked.
     """
     if why := release.refuses(source.config):
         return Verdict("does-not-load", findings=(finding("fails-to-load", CONFIG, why),))
     facts = target or targets.facts_named(meant)
+    rules = release.rules(source.config)
+    known = {} if remembered is None else remembered
+    reader = release.reader(source.config)
     try:
-        reading = release.read(source, facts)
+        if reader not in known:
+            known[reader] = _read(release, source, facts, target)
     except Refused as refused:
         return Verdict("does-not-load", findings=tuple(errors(refused.findings)))
-    if target is not None:
-        reading = with_target(reading, target)
+    reading, checked = known[reader]
     wrong = differences(meant, reading.draft, tables=tables)
     found = [
         *reading.findings,
-        *check(reading, source.tensors),
-        *_raised(source, reading, release.rules(source.config)),
+        *checked,
+        *_raised(source, reading, checked, rules),
         *([] if target is None else check_target(reading.draft, target)),
         *([] if target is None else release.uncaptured(meant, target)),
     ]
@@ -73,13 +79,25 @@ def predict(
     return Verdict(state, wrong, trouble)
 
 
-def _raised(source: Source, reading: Reading, rules: Loading) -> Iterator[Finding]:
+def _read(
+    release: Release, source: Source, facts: TargetFacts | None, target: TargetFacts | None
+) -> tuple[Reading, list[Finding]]:
+    """What a release reads, and what there is to say of the tensors."""
+    reading = release.read(source, facts)
+    if target is not None:
+        reading = with_target(reading, target)
+    return reading, check(reading, source.tensors)
+
+
+def _raised(
+    source: Source, reading: Reading, checked: list[Finding], rules: Loading
+) -> Iterator[Finding]:
     """An error for the first tensor that the release's class does not have, where its loader raises one."""
     if not rules.strict(source.config):
         return
-    known = storable(reading.draft)
+    left = {item.where for item in checked if item.row.left_over}
     for name, stored in reading.names.items():
-        if name not in known and not rules.passes_over(name):
+        if stored in left and not rules.passes_over(name):
             message = (
                 f"{rules.title}'s class has no such parameter, and its loader raises an error."
             )

@@ -15,6 +15,7 @@ from eagle3_interop.convert.cli import app
 from eagle3_interop.convert.decide import inspection
 from eagle3_interop.convert.decide.releases import right_since, rows
 from eagle3_interop.schemas.engines import releases
+from eagle3_interop.schemas.engines.flags import flags_of
 from eagle3_interop.schemas.engines.releases import RELEASES, named, newest, parse_named
 from eagle3_interop.schemas.engines.versions import begins, covers, numbers
 from eagle3_interop.schemas.findings import Refused, Usage, errors
@@ -427,3 +428,54 @@ def test_a_folder_is_asked_for_its_maps_once_however_many_releases_there_are(tmp
     for release in RELEASES["sglang"]:
         inspection.verdict(source, release, once)
     assert len(asked) == len(set(asked))
+
+
+# Serving.
+
+
+def test_serve_refuses_a_release_that_reads_another_network(tmp_path):
+    source = drafts.vllm(tmp_path / "draft", norm_output=True)
+    ran = run("serve", source, "--engine", "vllm", "--for", "vllm==0.21", "--json")
+    report = json.loads(ran.stdout)
+    assert ran.exit_code == 3
+    assert "vLLM 0.21 computes another network" in report["findings"][0]["message"]
+    assert run("serve", source, "--engine", "vllm", "--for", "vllm==0.22").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "key"), [("0.15", "parallel_drafting"), ("0.21", "spec_model_sampling")]
+)
+def test_keys_of_the_speculative_config_are_those_of_the_release(version, key):
+    known = flags_of("vllm", version)
+    assert known.release == version
+    assert key not in known.settings
+
+
+def test_a_flag_that_a_release_does_not_have_is_an_error_for_it_alone(tmp_path):
+    source = drafts.sglang(tmp_path / "draft")
+    line = (
+        "python -m sglang.launch_server --model-path org/t --speculative-algorithm EAGLE3 "
+        f"--speculative-draft-model-path {source} --speculative-num-steps 3 --speculative-eagle-topk 1 "
+        "--speculative-num-draft-tokens 4 --speculative-draft-window-size 64"
+    )
+    words = ("serve", source, "--engine", "sglang", "--check", line, "--json")
+    old = json.loads(run(*words, "--for", "sglang==0.5.11").stdout)
+    assert [item["code"] for item in old["findings"] if item["severity"] == "error"] == [
+        "serve-unknown-flag"
+    ]
+    assert "SGLang 0.5.11 has no such flag" in json.dumps(old["findings"])
+    assert json.loads(run(*words).stdout)["status"] == "ok"
+
+
+def test_one_release_of_the_engine_that_serves_is_named_or_none(tmp_path):
+    source = drafts.vllm(tmp_path / "draft")
+    for words in (["sglang==0.5.23"], ["vllm==0.21", "vllm==0.22"]):
+        named_so = [part for word in words for part in ("--for", word)]
+        assert run("serve", source, "--engine", "vllm", *named_so).exit_code == 2
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_the_newest_release_is_said_to_take_the_flags_that_it_was_asked_for(engine):
+    now = flags_of(engine)
+    again = flags_of(engine, now.release)
+    assert (again.values, again.settings) == (now.values, now.settings)
