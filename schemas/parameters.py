@@ -14,6 +14,7 @@ and `quantisation` (pydantic) alone.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import groupby
 from math import prod
 from typing import Any, Literal
@@ -328,6 +329,7 @@ def numbered(draft: Draft, axis: Axis) -> list[list[str]]:
     ]
 
 
+@lru_cache(maxsize=4096)
 def settled_by(canonical: str) -> str | None:
     """The key of the description that says whether a network owns this tensor.
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -485,6 +486,7 @@ def wrapper_of(names: Iterable[str]) -> str:
     return best if understood(best) * 2 > len(strange) else ""
 
 
+@lru_cache(maxsize=4096)
 def _is_known(name: str) -> bool:
     """Whether some network owns a tensor that is spelled so, or every reader passes over it."""
     spelled = (understand(name, norm).canonical for norm in ("hidden_norm", "input_layernorm"))
