@@ -27,8 +27,10 @@ CODES: dict[str, Code] = {
         "A release that was named with --for does not read the output as the network that is meant.",
         "Serve with a release that does, or leave --for out.",
     ),
-    "set-by-user": Code("note", "The user's word counts."),
-    "cast": Code("note", "The weights were cast."),
+    "set-by-user": Code(
+        "note", "A value was set with --set or --taps and replaces what the checkpoint says."
+    ),
+    "cast": Code("note", "The weights were cast to another dtype, as --dtype asks."),
     "position-raised": Code("note", "max_position_embeddings was raised to the target's."),
     "position-kept": Code(
         "warning",
@@ -45,23 +47,32 @@ CODES: dict[str, Code] = {
     ),
     "kv-shape": Code(
         "warning",
-        "Head size or KV heads differ from the target's: some engines share pages by them.",
+        "Head size or number of KV heads differ from the target's. Some engines need them equal to share the KV cache.",
     ),
     "no-verifier": Code(
-        "error", "The destination names its verifier, and none is known.", "--target-name ORG/NAME."
+        "error",
+        "The output has to name its target (verifier), and none is known.",
+        "--target-name ORG/NAME.",
     ),
     "verifier-name": Code(
         "warning",
-        "The verifier is named by a path, which its loader resolves on this machine only.",
+        "The output names its verifier by a path, which exists on this machine only.",
         "--target-name ORG/NAME names it for everybody.",
     ),
-    "speculative-tokens": Code("note", "The number of draft tokens is not known; 3 was written."),
-    "link-copied": Code("note", "Files on another file system were copied, not linked."),
+    "speculative-tokens": Code(
+        "note", "The checkpoint does not say how many tokens to draft. The output says 3."
+    ),
+    "link-copied": Code(
+        "note", "--link could not link files on another file system. They were copied."
+    ),
     "link-elsewhere": Code(
         "error",
         "A tokenizer, licence or generation config is a link out of its folder; copying it would carry along a "
         "file that is not the checkpoint's.",
         "Put the file itself in the place of the link if it belongs to the draft; else remove the link.",
     ),
-    "code-left": Code("note", "Code files, and auto_map which names them, are never copied."),
+    "code-left": Code(
+        "note",
+        "Code files, and the key auto_map that names them, were not copied. Code is never copied.",
+    ),
 }

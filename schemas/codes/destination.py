@@ -3,23 +3,45 @@
 from eagle3_interop.schemas.codes.base import ELSEWHERE, PLUGIN, WITH_PLUGIN, Code
 
 CODES: dict[str, Code] = {
-    "residual-normed": Code("error", "The residual is the normed hidden state.", PLUGIN),
-    "qk-norm": Code("error", "q and k are normed.", PLUGIN),
-    "qkv-bias": Code("error", "q, k and v have biases.", PLUGIN),
-    "output-bias": Code("error", "o_proj has a bias.", ELSEWHERE),
-    "mlp-bias": Code("error", "The MLP has biases.", ELSEWHERE),
+    "residual-normed": Code(
+        "error",
+        "Layer 0 adds attention to the normed hidden state (norm_before_residual: true). SGLang's own class adds it to the raw one.",
+        PLUGIN,
+    ),
+    "qk-norm": Code(
+        "error",
+        "The draft norms q and k in attention, which SGLang's own class does not compute.",
+        PLUGIN,
+    ),
+    "qkv-bias": Code(
+        "error",
+        "The draft's q, k and v projections have biases, which SGLang's own class drops.",
+        PLUGIN,
+    ),
+    "output-bias": Code(
+        "error",
+        "The draft's o_proj has a bias, and the destination does not compute it.",
+        ELSEWHERE,
+    ),
+    "mlp-bias": Code(
+        "error", "The draft's MLP has biases, and the destination cannot compute them.", ELSEWHERE
+    ),
     "fc-bias": Code(
         "error", "fc has a bias that is not zero.", "Only SGLang's own class computes it."
     ),
-    "sliding-window": Code("error", "Attention has a sliding window.", PLUGIN),
+    "sliding-window": Code(
+        "error",
+        "The draft attends with a sliding window, which SGLang's own class ignores.",
+        PLUGIN,
+    ),
     "mixed-windows": Code(
         "error",
-        "Layers slide by different widths.",
+        "The draft's layers have sliding windows of different widths.",
         "--set layers.windows=N if they were trained with one; no framework's config holds more.",
     ),
     "activation": Code(
         "error",
-        "The MLP's activation is not silu.",
+        "The MLP's activation is not silu, and the engines' draft classes compute silu alone.",
         "Only speculators computes it.",
         effect="does-not-load",
     ),
@@ -28,20 +50,31 @@ CODES: dict[str, Code] = {
         "error", "The draft reads the target's last hidden state without an fc.", ELSEWHERE
     ),
     "no-fc-runner": Code("warning", "Drafts without fc run in vLLM's V1 model runner only."),
-    "both-fc-norms": Code("error", "norm_before_fc and fc_norm together.", ELSEWHERE),
+    "both-fc-norms": Code(
+        "error",
+        "The draft has both norms before fc (norm_before_fc and fc_norm), and the destination computes one of them.",
+        ELSEWHERE,
+    ),
     "one-equal-tap": Code(
         "error", "fc is as wide as the draft, and would be skipped.", "Serve with vLLM."
     ),
     "logit-scale": Code("error", "The draft's logits are scaled.", "Only vLLM computes it."),
     "partial-rotary": Code(
         "error",
-        "Only a part of each head is rotated.",
+        "Only a part of each head is rotated, and the destination rotates whole heads.",
         "--set rope.partial=1 if whole heads were; else serve with a framework that computes it.",
     ),
     "several-layers": Code(
-        "error", "The draft has more than one layer.", PLUGIN, effect="does-not-load"
+        "error",
+        "The draft has more than one layer, and SGLang's own class builds one.",
+        PLUGIN,
+        effect="does-not-load",
     ),
-    "input-norm": Code("error", "One norm stands over all that fc takes.", ELSEWHERE),
+    "input-norm": Code(
+        "error",
+        "The draft norms the concatenation of all hidden states before fc (norm_before_fc), and the destination cannot compute that.",
+        ELSEWHERE,
+    ),
     "no-query-latent": Code(
         "error",
         "Latent attention that projects its queries at once (q_lora_rank: null), which no engine runs: vLLM fails "
@@ -60,7 +93,9 @@ CODES: dict[str, Code] = {
         "--set rope.scaling=yarn for what they compute; a draft that was trained otherwise runs in neither.",
     ),
     "mrope": Code(
-        "error", "Multimodal rope.", "--set rope.mrope_sections=none for a text-only draft."
+        "error",
+        "The draft has a multimodal rope (mrope), which the destination does not compute as it was trained.",
+        "--set rope.mrope_sections=none for a text-only draft.",
     ),
     "scaled-mrope": Code(
         "error",
@@ -86,7 +121,8 @@ CODES: dict[str, Code] = {
         mended_by="window-written",
     ),
     "window-written": Code(
-        "note", "A window wider than any context keeps vLLM from taking the target's."
+        "note",
+        "A window wider than any context was written, so that vLLM does not apply the target's window to the draft.",
     ),
     "readers-disagree": Code(
         "error",

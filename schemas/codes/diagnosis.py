@@ -10,21 +10,24 @@ CODES: dict[str, Code] = {
     ),
     "wiring-none": Code(
         "warning",
-        "No wiring makes these weights draft for this target.",
+        "With no choice of layers and flags do these weights draft for this target.",
         "Give the target that the draft was trained for; look for wrong or untrained weights.",
     ),
     "wiring-equivalent": Code(
         "note", "Wirings that these texts cannot tell apart: equal in effect, or nearly."
     ),
     "wiring-not-configured": Code(
-        "warning", "The config names no wiring that can be run; the search began from a guess."
+        "warning",
+        "The config does not describe a network that can be run. The search began from a guess.",
     ),
     "few-texts": Code(
         "warning",
         "So few texts were scored that they may all prefer a wiring by chance, whatever an interval over them says.",
         "Give more prompts, or longer recordings, before a verdict is believed.",
     ),
-    "wiring-not-written": Code("warning", "No checkpoint can be written that says this wiring."),
+    "wiring-not-written": Code(
+        "warning", "No framework's config can describe this wiring, so no checkpoint was written."
+    ),
     "search-cut-short": Code(
         "warning",
         "The budget ended before the search did; a better wiring may be left.",

@@ -49,17 +49,17 @@ CODES: dict[str, Code] = {
     ),
     "unknown-dtype": Code(
         "error",
-        "A tensor's dtype is one that cannot be computed with here.",
+        "A tensor has a dtype that this tool cannot compute with.",
         "Save the weights as bfloat16, float16 or float32.",
     ),
     "ambiguous-weights": Code(
         "error",
-        "Frameworks load different weight files from this folder.",
+        "The folder holds several sets of weights, and frameworks load different ones.",
         "Keep one set of weight files, and with shards the index that names them.",
     ),
     "fails-to-load": Code(
         "warning",
-        "The framework's own loader fails on this folder; this tool could still read it.",
+        "The framework's own loader fails on this folder. This tool could still read it.",
         "Convert it: the output loads.",
         effect="does-not-load",
     ),
@@ -69,13 +69,15 @@ CODES: dict[str, Code] = {
     ),
     "duplicate-tensor": Code(
         "error",
-        "Two entries are the same tensor; which one a loader ends with is a matter of order.",
+        "The file holds the same tensor under two names. Which one a loader keeps depends on their order.",
         "Keep the one that is meant.",
     ),
     "bad-config": Code(
         "error", "A config key has a value that no framework accepts.", "Correct the value."
     ),
     "cast-overflow": Code(
-        "error", "The new dtype cannot hold the values.", "Choose --dtype bfloat16 or float32."
+        "error",
+        "Some weights are too large for the new dtype and would become infinite.",
+        "Choose --dtype bfloat16 or float32.",
     ),
 }

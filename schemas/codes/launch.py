@@ -10,10 +10,12 @@ CODES: dict[str, Code] = {
     ),
     "serve-algorithm": Code(
         "error",
-        "Not EAGLE3: without it SGLang captures the last hidden state alone and silently skips fc.",
+        "The algorithm is not EAGLE3. SGLang then captures only the last hidden state and silently skips fc.",
         "--speculative-algorithm EAGLE3",
     ),
-    "serve-no-draft": Code("error", "The command names no draft.", "Name the draft."),
+    "serve-no-draft": Code(
+        "error", "The command names no draft, so the engine would not speculate.", "Name the draft."
+    ),
     "serve-other-draft": Code(
         "warning",
         "The command names another draft than the one that it was judged for.",
@@ -116,7 +118,8 @@ CODES: dict[str, Code] = {
         WITH_PLUGIN,
     ),
     "serve-window": Code(
-        "warning", "A window on the command line replaces what the draft was trained with."
+        "warning",
+        "The window given on the command line replaces the one that the draft was trained with.",
     ),
     "serve-window-given": Code(
         "error",
@@ -134,7 +137,7 @@ CODES: dict[str, Code] = {
         "Leave it out.",
     ),
     "serve-pages": Code(
-        "error", "Trees and pages of this size do not go together.", "--page-size 1"
+        "error", "SGLang cannot draft trees with pages of this size.", "--page-size 1"
     ),
     "serve-pages-chosen": Code(
         "warning",

@@ -5,7 +5,7 @@ from eagle3_interop.schemas.codes.base import Code
 CODES: dict[str, Code] = {
     "local-path": Code(
         "error",
-        "A path of this machine stands in a config that is to be published.",
+        "The config that is to be published names a path of this machine.",
         "Convert with --target-name ORG/NAME.",
     ),
     "other-weights": Code(
@@ -13,5 +13,7 @@ CODES: dict[str, Code] = {
         "The repository already holds weight files of another set.",
         "Push into a repository of its own.",
     ),
-    "broken-card": Code("error", "The model card cannot be understood.", "Correct README.md."),
+    "broken-card": Code(
+        "error", "The model card (README.md) cannot be parsed.", "Correct README.md."
+    ),
 }

@@ -5,12 +5,12 @@ from eagle3_interop.schemas.codes.base import Code
 CODES: dict[str, Code] = {
     "nested-rope": Code(
         "error",
-        "rope is given for each attention type; a draft has one.",
+        "The config gives a rope for each attention type, and a draft has only one.",
         "Say which: --set rope.theta=VALUE.",
     ),
     "rope-disagrees": Code(
         "warning",
-        "The two forms of rope in the config differ.",
+        "rope_parameters and rope_scaling (or rope_theta) in the config differ. Frameworks read one of them.",
         "If the other was trained: --set rope.theta=VALUE.",
     ),
     "idle-rope-keys": Code(
@@ -18,7 +18,7 @@ CODES: dict[str, Code] = {
     ),
     "unknown-rope": Code(
         "error",
-        "A kind of rope scaling that cannot be carried.",
+        "The config names a kind of rope scaling that cannot be converted.",
         "--set rope.scaling=none if it was trained with a plain rotation; else serve where it was trained for.",
     ),
     "sections-rescaled": Code(
@@ -28,7 +28,7 @@ CODES: dict[str, Code] = {
     ),
     "rope-differs": Code(
         "error",
-        "Frameworks compute this kind of rope scaling differently.",
+        "Frameworks compute this kind of rope scaling differently, so the draft would rotate otherwise than it was trained.",
         "Train with another kind, or serve where it was trained for.",
     ),
 }

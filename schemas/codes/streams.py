@@ -35,11 +35,11 @@ CODES: dict[str, Code] = {
     ),
     "no-loss-mask": Code(
         "note",
-        "Which tokens a trainer learned from is not known, so that prompts count like answers.",
+        "The recordings do not say which tokens the trainer learned from, so prompts are counted like answers.",
     ),
     "layers-not-tried": Code(
         "note",
-        "Layers of the target that were not recorded could not be tried.",
+        "The diagnosis could not try layers of the target that were not recorded.",
         "Record more of them: eagle3-record TARGET --taps all --out DIR.",
     ),
     "streams-in-part": Code(

@@ -39,12 +39,12 @@ CODES: dict[str, Code] = {
     ),
     "taps-unmergeable": Code(
         "error",
-        "A tap is repeated under a norm over the whole concatenation, whose mean would change.",
+        "Two blocks of fc read the same layer, and a norm runs over all blocks. Merging the two would change the norm's mean.",
         "Train without norm_before_fc, or give distinct taps.",
     ),
     "nested-ids": Code(
         "warning",
-        "Ids stand only where this framework either ignores them or counts them otherwise.",
+        "Layer ids stand only in a place that this framework ignores, or where it counts them differently.",
         "Use the command for the framework that wrote them, or --taps LIST.",
         answered_by_search=True,
     ),
@@ -54,7 +54,8 @@ CODES: dict[str, Code] = {
         "If the draft was trained on the default layers: --taps with them.",
     ),
     "ids-unread": Code(
-        "note", "Ids stand in a place that this framework does not read; they agree."
+        "note",
+        "Layer ids also stand in a place that this framework does not read. They agree with those that it reads.",
     ),
     "ids-empty": Code(
         "error",
@@ -74,7 +75,8 @@ CODES: dict[str, Code] = {
         "Give --target.",
     ),
     "target-rule": Code(
-        "warning", "Ids were written by the rule of this target's own class in SGLang."
+        "warning",
+        "SGLang counts layer ids differently for this target's class. The ids in the output follow its rule.",
     ),
     "no-such-ids": Code(
         "error",
@@ -83,14 +85,13 @@ CODES: dict[str, Code] = {
     ),
     "end-tap": Code(
         "error",
-        "A tap after the last layer is one that this target never captures: the engine fails on the missing hidden "
-        "state.",
+        "The draft reads the last layer's output (tap L), and the engine's class of this target never captures it. The engine fails at the first token.",
         "Train without that tap.",
         effect="does-not-load",
     ),
     "embedding-tap": Code(
         "error",
-        "A tap on the embeddings is one that this target fails on.",
+        "The draft reads the embedding output (tap 0), and the engine's class of this target fails when asked for it.",
         "Train without it.",
         effect="does-not-load",
     ),

@@ -5,7 +5,7 @@ from eagle3_interop.schemas.codes.base import Code
 CODES: dict[str, Code] = {
     "missing-tensor": Code(
         "error",
-        "A tensor is absent; engines run with its initial value.",
+        "A tensor is missing. Engines run with its initial value and do not say so.",
         "Fetch the checkpoint again.",
     ),
     "missing-head": Code(
@@ -15,12 +15,12 @@ CODES: dict[str, Code] = {
     ),
     "missing-norm": Code(
         "error",
-        "The norm of a later layer stands under a name that this framework does not read.",
+        "The norm of a later layer has a name that this framework does not read.",
         "Use the command for the framework that wrote it.",
     ),
     "unknown-tensor": Code(
         "error",
-        "A tensor that no framework knows. Most drop it silently.",
+        "No framework knows a tensor of this name. Most drop it silently.",
         "Remove it from the file.",
         left_over=True,
     ),
@@ -41,7 +41,7 @@ CODES: dict[str, Code] = {
     ),
     "unused-tensor": Code(
         "error",
-        "A tensor is stored that the framework, by this config, runs without.",
+        "The file holds a tensor that the framework does not use with this config.",
         "Switch its part on with --set if the draft was trained with it, or remove the tensor.",
         left_over=True,
         answered_by_search=True,
@@ -52,36 +52,39 @@ CODES: dict[str, Code] = {
         "Correct the config, or fetch the file again.",
     ),
     "dropped-tensor": Code(
-        "note", "A tensor that every reader computes or takes from the target; left out."
+        "note", "This tensor was left out: every reader computes it, or takes it from the target."
     ),
     "foreign-name": Code(
         "warning",
-        "The framework's own loader does not know this spelling; it was understood.",
+        "The framework's own loader does not know this tensor name. This tool understood it.",
         effect="does-not-load",
     ),
     "foreign-name-dropped": Code(
         "warning",
-        "The framework's own loader passes over this spelling without a word, and runs with initial values; it was "
-        "understood.",
+        "The framework's own loader silently skips this tensor name and runs with initial values. This tool understood the name.",
         effect="computes-otherwise",
     ),
     "flag-unread": Code(
         "warning",
-        "The config switches on what this framework's class does not read, and runs without.",
+        "The config sets a flag that this framework's class does not read. It runs without what the flag asks for.",
         effect="computes-otherwise",
     ),
     "unused-norm": Code(
-        "note", "A second spelling of a norm that this framework never uses; left out."
+        "note",
+        "The file holds a norm under a second name, which this framework never uses. It was left out.",
     ),
     "unused-head": Code(
         "error",
-        "A head is stored that this config replaces.",
+        "The file holds a head, and with this config another one is used.",
         "--set vocabulary.head=own if it was trained, or remove the tensor.",
     ),
-    "unused-fc": Code("note", "fc is stored, and this config runs without it; left out."),
+    "unused-fc": Code(
+        "note",
+        "The file holds an fc, and with this config the draft runs without it. It was left out.",
+    ),
     "absent-bias": Code(
         "warning",
-        "The config switches biases on that the file does not hold; they are taken for zero.",
+        "The config switches on biases that the file does not hold. They are taken for zero.",
         "Fetch the checkpoint again if it was trained with them.",
     ),
     "zero-bias": Code("note", "All-zero biases were left out: not every framework has them."),
@@ -90,7 +93,8 @@ CODES: dict[str, Code] = {
         "Zero biases were written: the destination creates them, and would leave them uninitialised.",
     ),
     "layer-count": Code(
-        "warning", "The config counts more layers than there are tensors; the tensors count."
+        "warning",
+        "The config counts more layers than the file holds. The layers in the file were used.",
     ),
     "layer-count-short": Code(
         "error",
@@ -104,7 +108,7 @@ CODES: dict[str, Code] = {
     ),
     "fc-blocks": Code(
         "warning",
-        "The framework would size fc wrongly from this config, and fail to load.",
+        "From this config the framework would build fc in the wrong size, and fail to load.",
         effect="does-not-load",
     ),
     "norm-twice": Code(
@@ -112,7 +116,7 @@ CODES: dict[str, Code] = {
     ),
     "window-unread": Code(
         "error",
-        "A sliding window stands in the config, and this framework attends to everything.",
+        "The config has a sliding window, and this framework ignores it and attends to all positions.",
         "--set layers.windows=none if it was trained without one; else convert from the layout it was trained in.",
     ),
     "misplaced-key": Code(
@@ -139,14 +143,16 @@ CODES: dict[str, Code] = {
         "If it was trained by SpecForge: --set feedback=pre-norm. eagle3-diagnose measures it.",
     ),
     "logit-scale-unread": Code(
-        "warning", "logit_scale is set, and this framework does not read it."
+        "warning", "The config sets logit_scale, and this framework does not read it."
     ),
     "partial-rotary-unread": Code(
         "warning", "partial_rotary_factor is set, and this framework does not read it."
     ),
-    "mrope-unread": Code("warning", "mrope_section is set, and this framework does not read it."),
+    "mrope-unread": Code(
+        "warning", "The config sets mrope_section, and this framework does not read it."
+    ),
     "tie-unread": Code(
-        "warning", "tie_word_embeddings is true, and this framework does not read it."
+        "warning", "The config says tie_word_embeddings: true, and this framework does not read it."
     ),
     "null-target-width": Code(
         "warning", "target_hidden_size is null, which some loaders fail on; it is left out."

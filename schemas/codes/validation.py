@@ -13,8 +13,7 @@ CODES: dict[str, Code] = {
     # A real engine.
     "engine-differs": Code(
         "warning",
-        "A real engine counts other accepted tokens than the network of the checkpoint would: it computes "
-        "another one.",
+        "The engine accepted other numbers of tokens than this checkpoint's network would. It computes another network.",
         "Convert the checkpoint for this engine; see the cause that the report names.",
     ),
     "release-differs": Code(

@@ -5,7 +5,7 @@ from eagle3_interop.schemas.codes.base import PLUGIN, Code
 CODES: dict[str, Code] = {
     "head-replaced": Code(
         "warning",
-        "The framework puts the target's head in the place of the draft's own, which is as large.",
+        "The framework replaces the draft's own head by the target's, as both have the same size.",
     ),
     "repeated-head-rows": Code(
         "error",
@@ -35,7 +35,7 @@ CODES: dict[str, Code] = {
     ),
     "map-disagrees": Code(
         "error",
-        "d2t and t2d name different tokens: somebody's mistake.",
+        "d2t and t2d name different tokens, so one of them is wrong.",
         "Find out which is right, and remove or correct the other.",
         answered_by_search=True,
     ),
@@ -57,7 +57,7 @@ CODES: dict[str, Code] = {
     ),
     "missing-map": Code(
         "error",
-        "A reduced vocabulary without a map; loaders take the first tokens.",
+        "The draft has a reduced vocabulary and no map. Loaders take its rows for the first tokens of the target.",
         "Put d2t into the file, or eagle_meta.pt beside it.",
         answered_by_search=True,
     ),
@@ -70,10 +70,12 @@ CODES: dict[str, Code] = {
     "map-sorted": Code("note", "The map was sorted, and the head's rows with it."),
     "map-dropped": Code("note", "A map between two equal vocabularies was dropped."),
     "full-vocabulary-map": Code(
-        "error", "A map that permutes the full vocabulary.", "Only SGLang's own class applies it."
+        "error",
+        "The draft has the full vocabulary in another order, and a map for it.",
+        "Only SGLang's own class applies it.",
     ),
     "no-draft-vocabulary-size": Code(
-        "warning", "draft_vocab_size is absent, on which SGLang fails."
+        "warning", "The config has no draft_vocab_size, and SGLang fails without it."
     ),
     "head-unread": Code(
         "warning",
@@ -81,7 +83,7 @@ CODES: dict[str, Code] = {
         "Convert it: the output names the size.",
         effect="computes-otherwise",
     ),
-    "target-head": Code("note", "The head is the target's."),
+    "target-head": Code("note", "The draft uses the target's head."),
     "target-head-absent": Code(
         "warning",
         "The head is absent from a draft of full vocabulary; readers disagree on what then counts.",
@@ -120,7 +122,8 @@ CODES: dict[str, Code] = {
     ),
     "embeddings-equal": Code("note", "The stored embedding table equals the target's."),
     "embeddings-left-out": Code(
-        "note", "The stored table differs from the target's, which alone was ever used; left out."
+        "note",
+        "The stored embedding table differs from the target's and was left out: the framework it comes from only ever used the target's.",
     ),
     "embeddings-from-target": Code(
         "note",
@@ -136,7 +139,9 @@ CODES: dict[str, Code] = {
         "error", "The draft's own embedding table differs from the target's.", PLUGIN
     ),
     "wrong-target": Code(
-        "error", "Draft and target do not belong together.", "Give the target it was trained for."
+        "error",
+        "The draft does not fit this target: their sizes differ.",
+        "Give the target it was trained for.",
     ),
     "not-a-draft": Code(
         "error",
@@ -150,7 +155,7 @@ CODES: dict[str, Code] = {
     ),
     "needs-target": Code(
         "error",
-        "The draft uses a table of the target's, and no target was given.",
+        "The draft uses the target's embedding table or head, and no target was given.",
         "Give --target.",
     ),
     "non-finite-weights": Code(

@@ -77,6 +77,7 @@ class Reading:
         maps: d2t and t2d as the framework resolves them, where they had to be derived.
         findings: every default, disagreement and refusal met on the way.
         extras: config keys that no schema here knows, to be carried over (`keys.carry`).
+        stops: why the class that the config selects does not start with this network; the network is in no doubt.
     """
 
     draft: Draft
@@ -85,6 +86,7 @@ class Reading:
     maps: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     extras: dict[str, Any] = field(default_factory=dict)
+    stops: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from eagle3_interop.schemas.dialects.keys import (
 from eagle3_interop.schemas.dialects.latent import LATENT_KEYS, read_latent
 from eagle3_interop.schemas.dialects.maps import resolve_map
 from eagle3_interop.schemas.dialects.misplaced import misplaced
-from eagle3_interop.schemas.dialects.reading import Reader, cannot, remarked
+from eagle3_interop.schemas.dialects.reading import Reader, cannot, remarked, stops
 from eagle3_interop.schemas.dialects.rules import FlatRules
 from eagle3_interop.schemas.draft import (
     Attention,
@@ -139,7 +139,13 @@ def read_flat(source: Source, target: TargetFacts | None, rules: FlatRules) -> R
     read = {"": FLAT_READ, NESTED: NESTED_READ}
     reader.findings += misplaced(source.config, rules.title, read, draft)
     reading = Reading(
-        draft, reader.names, tuple(reader.unused), maps, tuple(reader.findings), beside
+        draft,
+        reader.names,
+        tuple(reader.unused),
+        maps,
+        tuple(reader.findings),
+        beside,
+        stops(draft, powers),
     )
     return remarked(reading, source, target, rules)
 

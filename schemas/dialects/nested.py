@@ -24,7 +24,7 @@ from eagle3_interop.schemas.dialects.keys import (
 )
 from eagle3_interop.schemas.dialects.maps import resolve_map
 from eagle3_interop.schemas.dialects.misplaced import misplaced
-from eagle3_interop.schemas.dialects.reading import Reader, cannot, remarked
+from eagle3_interop.schemas.dialects.reading import Reader, cannot, remarked, stops
 from eagle3_interop.schemas.dialects.rules import NestedRules
 from eagle3_interop.schemas.draft import (
     Draft,
@@ -120,13 +120,18 @@ def read_nested(source: Source, target: TargetFacts | None, rules: NestedRules) 
     reader.findings += cannot(draft, powers)
     reader.sections(draft)
     beside = {**extras, **reader.beside}
-    reader.findings += cannot(draft, rules.powers[qk_norm])
     read = {NESTED: frozenset[str](), LAYER: LAYER_READ | (rules.refuses_bare or {}).keys()}
     if "num_hidden_layers" not in source.config:  # else flat keys are there for other readers
         read[""] = SPECULATORS_READ
     reader.findings += misplaced(source.config, rules.title, read, draft)
     reading = Reading(
-        draft, reader.names, tuple(reader.unused), maps, tuple(reader.findings), beside
+        draft,
+        reader.names,
+        tuple(reader.unused),
+        maps,
+        tuple(reader.findings),
+        beside,
+        stops(draft, powers),
     )
     return remarked(reading, source, target, rules)
 

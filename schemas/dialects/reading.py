@@ -638,7 +638,7 @@ def cannot(draft: Draft, powers: Powers) -> list[Finding]:
     """What the class that a config selects does not compute although the config asks for it.
 
     The counterpart of `powers.lacks` for a source: each is an error that the user's word settles. What a class
-    does not even start with leaves nothing in doubt.
+    does not even start with leaves nothing in doubt: see `stops`.
     """
     return [
         item.model_copy(
@@ -650,6 +650,11 @@ def cannot(draft: Draft, powers: Powers) -> list[Finding]:
         for item in lacks(draft, powers)
         if item.row.effect != "does-not-load"
     ]
+
+
+def stops(draft: Draft, powers: Powers) -> tuple[Finding, ...]:
+    """What the class that a config selects does not start with."""
+    return tuple(item for item in lacks(draft, powers) if item.row.effect == "does-not-load")
 
 
 def remarked(

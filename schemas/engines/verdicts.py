@@ -67,6 +67,7 @@ def predict(
     wrong = differences(meant, reading.draft, tables=tables)
     found = [
         *reading.findings,
+        *reading.stops,
         *checked,
         *_raised(source, reading, checked, rules),
         *([] if target is None else check_target(reading.draft, target)),
