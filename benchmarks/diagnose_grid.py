@@ -162,7 +162,8 @@ def outcome(evaluator: Evaluator, wrong: Wiring) -> tuple[str, str, int]:
         return "found", "", found.tried
     detail = "; ".join(found.best.wiring.changes(truth.wiring))
     detail += f" ({found.best.gain(truth):+.4f})"
-    if any(one.wiring == truth.wiring for one in found.equivalent):
+    said = [*(one.wiring for one in found.equivalent), *found.idle]
+    if truth.wiring in said:
         return ("no effect" if found.best.wiring == wrong else "equivalent"), detail, found.tried
     if indistinguishable(found.best, truth):
         return "equivalent, unsaid", detail, found.tried

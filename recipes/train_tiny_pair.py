@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import sysconfig
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -39,6 +38,7 @@ from speculators.train.checkpointer import convert_float_dtype, patch_config_dty
 from speculators.train.vocab_mapping import build_vocab_mappings_from_distribution
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
+from training_texts import PROMPT_LENGTH, draw_windows, generate, read_sources, tokenize
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -60,7 +60,6 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 LAYER_CONFIGS = {"llama": LlamaConfig, "qwen3": Qwen3Config}
-SKIPPED_FOLDERS = {"site-packages", "test", "tests", "idlelib", "lib2to3", "encodings"}
 
 VOCAB_SIZE = 1024
 DRAFT_VOCAB_SIZE = 512
@@ -74,7 +73,6 @@ DRAFT_LEARNING_RATE = 2e-3
 POOL_PROMPTS = 2048
 
 NUM_PROMPTS = 24
-PROMPT_LENGTH = 48
 NEW_TOKENS = 96
 
 README = """\
@@ -185,24 +183,6 @@ class Acceptance:
 # --- text -----------------------------------------------------------------------------------------
 
 
-def read_sources() -> tuple[list[str], list[str]]:
-    """Reads the standard library of the running Python.
-
-    Returns:
-        The texts to train on, and the texts held out for the prompts.
-    """
-    root = Path(sysconfig.get_path("stdlib"))
-    paths = sorted(
-        path
-        for path in root.rglob("*.py")
-        if not SKIPPED_FOLDERS & set(path.relative_to(root).parts)
-    )
-    texts = [path.read_text(encoding="utf-8", errors="replace") for path in paths]
-    held_out = [text for number, text in enumerate(texts) if number % 20 == 7]
-    training = [text for number, text in enumerate(texts) if number % 20 != 7]
-    return training, held_out
-
-
 def as_documents(texts: list[str], lines_per_chat: int = 24) -> Iterator[str]:
     """Yields every text as it is, and every fourth as chats: first line asked, the rest answered.
 
@@ -243,18 +223,6 @@ def train_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
         model_max_length=2048,
         clean_up_tokenization_spaces=False,
     )
-
-
-def tokenize(tokenizer: PreTrainedTokenizerFast, documents: list[str]) -> Tensor:
-    """Tokenizes documents into one stream."""
-    encoded = tokenizer(documents, add_special_tokens=False)["input_ids"]
-    return torch.tensor([token for document in encoded for token in document])
-
-
-def draw_windows(stream: Tensor, count: int, length: int, generator: torch.Generator) -> Tensor:
-    """Draws random windows of a token stream, one a row."""
-    starts = torch.randint(len(stream) - length, (count, 1), generator=generator)
-    return stream[starts + torch.arange(length)]
 
 
 # --- target ---------------------------------------------------------------------------------------
@@ -319,18 +287,6 @@ def take_step(
 def load_target(folder: Path) -> LlamaForCausalLM:
     """Loads the saved target in float32, as every evaluation does."""
     return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-
-
-@torch.no_grad()
-def generate(target: LlamaForCausalLM, prompts: Tensor, new_tokens: int) -> Tensor:
-    """Continues the prompts greedily by exactly that many tokens, end-of-sequence ignored."""
-    text, cache = prompts, None
-    for _ in range(new_tokens):
-        fed = text if cache is None else text[:, -1:]
-        output = target(input_ids=fed, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        cache = output.past_key_values
-        text = torch.cat([text, output.logits[:, -1:].argmax(-1)], dim=1)
-    return text
 
 
 @torch.no_grad()

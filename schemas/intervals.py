@@ -1,6 +1,7 @@
 """Intervals over prompts, by drawing them again: one definition for validating, diagnosing and the gate of a push."""
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -34,6 +35,38 @@ def ratio_interval(
         ratios[start : start + at_once] = gained / steps.clip(min=1e-12)
     low, high = np.quantile(ratios, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
+
+
+def paired_interval(sums: ArrayLike, counts: ArrayLike, level: float = 0.95) -> tuple[float, float]:
+    """Student's interval of ``sum(sums) / sum(counts)``: as wide as few entries make it.
+
+    A bootstrap draws only what was seen: of three entries that lean one way, every draw does too. Of one entry
+    alone nothing is known of the spread, and the interval has no ends.
+
+    Args:
+        sums: [n], of each entry.
+        counts: [n], of each entry.
+        level: probability that the interval shall hold.
+    """
+    total, parts = np.asarray(sums, np.float64), np.asarray(counts, np.float64)
+    count = len(total)
+    ratio = float(total.sum() / parts.sum())
+    if count < 2:
+        return -np.inf, np.inf
+    spread = np.square(total - ratio * parts).sum() * count / (count - 1)
+    reach = student(level, count - 1) * float(np.sqrt(spread)) / float(parts.sum())
+    return ratio - reach, ratio + reach
+
+
+@cache
+def student(level: float, freedom: int) -> float:
+    """How many standard errors a two-sided interval of this level reaches, by degrees of freedom."""
+    # With t = tan(a) * sqrt(n), Student's density is proportional to cos(a) ** (n - 1).
+    angles = np.linspace(0.0, np.pi / 2, 200_001)
+    mass = np.cos(angles) ** (freedom - 1)
+    inside = np.concatenate([[0.0], np.cumsum((mass[1:] + mass[:-1]) / 2)])
+    angle = np.interp(level, inside / inside[-1], angles)
+    return float(np.tan(angle) * np.sqrt(freedom))
 
 
 def accept_length_interval(

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from eagle3_interop.validators.prove.request import Request
 
 SHOWN = 10
-"""Wirings in the table, beside the configured one."""
+"""Rows of the table."""
 
 app = typer.Typer(
     name="eagle3-diagnose",
@@ -187,8 +187,8 @@ def _show(console: Console, answer: "Answer") -> None:
 
     if console.talks:
         first = foremost(rows(answer.report), SHOWN)
-        shown = [(f"{row.score:.3f}", row.length, row.text) for row in first]
-        columns = ("score (nats)", "accept length", "wiring")
+        shown = [(f"{row.score:.3f}", row.gain, row.length, row.text) for row in first]
+        columns = ("score (nats)", "gain", "accept length", "wiring")
         console.show(Figures("wirings, the best first", columns, shown, prose=True))
         console.line(f"score: {SCORE}")
     if answer.report["written"]:

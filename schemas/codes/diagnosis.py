@@ -22,8 +22,17 @@ CODES: dict[str, Code] = {
     ),
     "few-texts": Code(
         "warning",
-        "So few texts were scored that they may all prefer a wiring by chance, whatever an interval over them says.",
+        "So few texts were scored that the next ones may prefer another wiring: nothing is written on their word.",
         "Give more prompts, or longer recordings, before a verdict is believed.",
+    ),
+    "wiring-doubted": Code(
+        "warning",
+        "The texts leave a doubt in the verdict: they are few, a gain is small, or two measures of it disagree.",
+    ),
+    "wiring-not-supported": Code(
+        "warning",
+        "The texts do not support the wiring that was to be written.",
+        "Give more prompts, of the kind that the draft was trained on.",
     ),
     "wiring-not-written": Code(
         "warning", "No framework's config can describe this wiring, so no checkpoint was written."

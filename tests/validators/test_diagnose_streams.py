@@ -320,8 +320,9 @@ def test_the_acceptance_is_the_chains(target, scored):
     wanted = chain_lengths(network, batch, 3)
     sheet = evaluator._all[0]
     assert sheet.indices == batch.indices
-    for _, where, _, normed in evaluator._run(one.configured, [sheet], len(streams.final), 4):
-        lengths = evaluator._lengths(network, where, normed)
+    run = evaluator._run(one.configured, [sheet], len(streams.final), 4)
+    for where, _, proposed in run:
+        lengths = evaluator._lengths(where, proposed)
         assert torch.equal(lengths[where.valid], wanted[batch.valid])
 
 
@@ -330,10 +331,41 @@ def test_shift_reads_the_features_beside(scored):
     sheet = evaluator._all[0]
     plain, later, earlier = (sheet.places(shift) for shift in (0, 1, -1))
     assert torch.equal(plain[:, 1:], later[:, :-1])
-    assert torch.equal(plain[:, :-1], earlier[:, 1:])
+    assert torch.equal(plain, earlier[:, 1:])
     assert torch.equal(plain[:, 0], earlier[:, 0])
     scores = {evaluator.sieve(one.configured.with_flag("shift", s)) for s in ("0", "1", "-1")}
     assert len(scores) == 3
+
+
+def _fed(batch, shift):
+    """The batch with the features of the positions beside; the first position has none before it."""
+    taps = {tap: x.roll(-shift, dims=1) for tap, x in batch.features.taps.items()}
+    if shift < 0:
+        for tap, x in taps.items():
+            x[:, 0] = batch.features.taps[tap][:, 0]
+    return replace(batch, features=Features(taps, batch.features.final))
+
+
+@pytest.mark.parametrize(
+    ("shift", "starts", "depths"),
+    [(1, (-1, -1, -1, -1), (1, 2, 3, 4)), (-1, (0, 1, 1, 1), (0, 0, 1, 2))],
+)
+def test_shifted_features_are_scored_on_tokens_that_they_tell_no_more_of(
+    target, scored, shift, starts, depths
+):
+    """Features up to p are what every wiring predicts x[p+2], x[p+3], ... from."""
+    one, streams, evaluator = scored
+    batch, network = rounded_batch(target, streams, one), Network(one.draft, one.weights)
+    fed, rows, wanted = _fed(batch, shift), torch.arange(len(batch.starts))[:, None], []
+    for column, (start, depth) in enumerate(zip(starts, depths, strict=True)):
+        begun = replace(fed, starts=fed.starts + start)
+        out = list(draft_steps(network, begun, depth + 1))[-1]
+        final = batch.features.final[rows, batch.starts + 1 + column]
+        p = target.logits(final)[..., one.weights.target_ids].softmax(-1)
+        entropy = -(p * network.logits(out.normed).log_softmax(-1)).sum(-1)
+        wanted.append(float(entropy[batch.valid].mean()))
+    result = evaluator.result(one.configured.with_flag("shift", str(shift)))
+    assert result.by_depth == pytest.approx(wanted, rel=1e-4)
 
 
 def test_every_switch_changes_what_is_computed(scored):

@@ -18,7 +18,13 @@ from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.diagnose.rewire import Rewritten, write_wiring
 from eagle3_interop.validators.diagnose.scoring import DEPTHS, Evaluator, order_texts
 from eagle3_interop.validators.diagnose.suspect import subject_of
-from eagle3_interop.validators.diagnose.verdict import NO_MATCH, Diagnosis, diagnose, heat_map
+from eagle3_interop.validators.diagnose.verdict import (
+    FEWEST,
+    NO_MATCH,
+    Diagnosis,
+    diagnose,
+    heat_map,
+)
 from eagle3_interop.validators.diagnose.wiring import Subject, Wiring, distance
 from eagle3_interop.validators.memory import enough_memory
 from eagle3_interop.validators.prove.request import Request
@@ -33,10 +39,6 @@ from eagle3_interop.validators.target.running import DTYPES, Progress, Target, r
 from eagle3_interop.validators.target.source import Source
 from eagle3_interop.validators.target.texts import encode, load_tokenizer
 from eagle3_interop.validators.target.writing import Texts, write_texts
-
-FEWEST = 6
-"""Texts below which equal wirings are told apart by chance in more than one of twenty cases: all n texts lean
-to one side with probability 2 ^ (1 - n), and then no draw of them leans to the other."""
 
 NAMED = 8
 """Equivalent wirings that are named one by one, the nearest to the best first."""
@@ -125,7 +127,6 @@ def run(
                 known=prepared.subject.known,
                 budget=left,
                 progress=progress,
-                seed=request.seed,
             )
         limit = None if left is None else max(0.0, left - diagnosis.seconds)
         best = diagnosis.best.wiring
@@ -133,10 +134,15 @@ def run(
     prepared.evaluator.streams.close()
     done, failure = Rewritten(None, ()), ""
     if write is not None and diagnosis.verdict == "better-wiring":
-        done, failure = _written(request, prepared.subject, best, write)
-    said = tuple(dict.fromkeys([*prepared.findings, *_said(diagnosis, write), *done.findings]))
-    report = _report(request, prepared, diagnosis, done.output, said)
-    return Answer(diagnosis, report, said, heated, failure)
+        if reason := diagnosis.unsupported:
+            said = finding("wiring-not-supported", "--write", f"Nothing was written: {reason}")
+            done = Rewritten(None, (said,))
+        else:
+            done, failure = _written(request, prepared.subject, best, write)
+    remarks = [*prepared.findings, *_said(diagnosis, write), *done.findings]
+    everything = tuple(dict.fromkeys(remarks))
+    report = _report(request, prepared, diagnosis, done.output, everything)
+    return Answer(diagnosis, report, everything, heated, failure)
 
 
 def _written(
@@ -281,24 +287,27 @@ def _said(diagnosis: Diagnosis, write: Path | None = None) -> list[Finding]:
     if diagnosis.verdict == "better-wiring":
         fix = None if write is None else ""
         said.append(finding("wiring-differs", "config.json", changed(diagnosis), fix=fix))
-    if (texts := len(diagnosis.best.starts)) < FEWEST:
-        said.append(
-            finding("few-texts", "prompts", f"{texts} {'text' if texts == 1 else 'texts'}.")
-        )
+    if diagnosis.texts < FEWEST:
+        texts = f"{diagnosis.texts} {'text' if diagnosis.texts == 1 else 'texts'}."
+        said.append(finding("few-texts", "prompts", texts))
+    said += [finding("wiring-doubted", "verdict", doubt) for doubt in diagnosis.doubts]
     if diagnosis.verdict == "no-match":
         said.append(finding("wiring-none", "weights", answer(diagnosis)))
-    best = diagnosis.best.wiring
-    nearest = sorted(diagnosis.equivalent, key=lambda one: distance(one.wiring, best))
-    for one in nearest[:NAMED]:
-        changes = one.wiring.changes(diagnosis.best.wiring)
-        message = f"{'; '.join(changes)}: {one.score:.3f} against {diagnosis.best.score:.3f}."
-        said.append(finding("wiring-equivalent", "wiring", message))
-    if more := len(nearest[NAMED:]):
-        message = f"and {more} more, most of them several of these at once: all are in the JSON."
-        said.append(finding("wiring-equivalent", "wiring", message))
+    if diagnosis.equivalent:
+        said.append(finding("wiring-equivalent", "wiring", _equivalents(diagnosis)))
     if not diagnosis.finished:
         said.append(finding("search-cut-short", "--budget", f"{diagnosis.tried} wirings tried."))
     return said
+
+
+def _equivalents(diagnosis: Diagnosis) -> str:
+    """The wirings that cannot be told from the best, the nearest by name."""
+    best = diagnosis.best.wiring
+    nearest = sorted(diagnosis.equivalent, key=lambda one: distance(one.wiring, best))
+    named = [", ".join(one.wiring.changes(best)) for one in nearest[:NAMED]]
+    more = len(nearest) - len(named)
+    rest = f"; and {more} more, most of them several of these at once" if more else ""
+    return f"{'; '.join(named)}{rest}: all are in the JSON."
 
 
 def changed(diagnosis: Diagnosis) -> str:
@@ -325,14 +334,17 @@ def answer(diagnosis: Diagnosis, seed: int = 0) -> str:
                 f"({spans(diagnosis.untried)})."
             )
         return f"{why}: these weights do not belong to this target."
+    doubts = "".join(f" {doubt}" for doubt in diagnosis.doubts)
     if diagnosis.verdict == "configured-is-best":
-        return f"the configured wiring is the best of {tried} tried: {_length(best, seed)}."
+        return f"the configured wiring is the best of {tried} tried: {_length(best, seed)}.{doubts}"
     before = (
         ""
         if diagnosis.configured is None
         else f"as configured: {_length(diagnosis.configured, seed)}. "
     )
-    return f"{before}Best of {tried} tried: {changed(diagnosis)[:-1]}: {_length(best, seed)}."
+    return (
+        f"{before}Best of {tried} tried: {changed(diagnosis)[:-1]}: {_length(best, seed)}.{doubts}"
+    )
 
 
 def _length(result: Any, seed: int) -> str:  # noqa: ANN401

@@ -40,6 +40,9 @@ ALIKE, IDLE, TOGETHER = 0.02, 12, 48
 """Nats, over all depths, that a change may cost to hardly matter; how many of such changes are also made at
 once, two and three of them; and how many of those wirings, the simplest, are scored."""
 
+NOTHING = 1e-3
+"""Nats, over all depths, below which a change makes no difference at all."""
+
 Progress = Callable[[int], None]
 
 
@@ -165,15 +168,25 @@ class Search:
         return found if score(found) < score(best) - TINY else best
 
     def alike(self, best: Wiring) -> list[Wiring]:
-        """What may not be told from a wiring: changes that hardly matter, then several of them at once."""
-        limit = self.deep(best) + ALIKE
-        idle = [one for one in self._moves(best) if self.deep(one) <= limit]
-        some = sorted(idle, key=self.deep)[:IDLE]
+        """What may not be told from a wiring: simpler ones, changes that hardly matter, several of them at once.
+
+        Changes that make no difference at all are looked for by `idle`: they would double all others.
+        """
+        limit, nothing = self.deep(best) + ALIKE, set(self.idle(best))
+        simpler = [one for one in self._undone(best) if self._cost(one) < self._cost(best)]
+        felt = [one for one in self._moves(best) if one not in nothing and self.deep(one) <= limit]
+        some = sorted(felt, key=self.deep)[:IDLE]
         groups = (group for size in (2, 3) for group in itertools.combinations(some, size))
         merged = [one for one in (_merged(best, group) for group in groups) if one is not None]
         merged.sort(key=self._cost)
         several = list(dict.fromkeys(merged))[:TOGETHER]
-        return [*idle, *(one for one in several if self.deep(one) <= limit)]
+        near = [one for one in several if self.deep(one) <= limit]
+        return [one for one in dict.fromkeys([*simpler, *felt, *near]) if one not in nothing]
+
+    def idle(self, best: Wiring) -> list[Wiring]:
+        """Changes of one flag that make no difference at all."""
+        score = self.deep(best)
+        return [one for one in self._singles(best) if abs(self.deep(one) - score) < NOTHING]
 
     def _moves(self, best: Wiring) -> Iterator[Wiring]:
         """Each flag's other values; each block elsewhere, or reading otherwise, where the sieve sees little of it."""

@@ -1,7 +1,7 @@
 """From a search to an answer: the verdict, what cannot be told apart, and the JSON."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,11 +14,23 @@ Verdict = Literal["configured-is-best", "better-wiring", "no-match"]
 NO_MATCH = 1.1
 """Accept length up to which a draft drafts nothing."""
 
-SHOWN = 16
+SHOWN = 10
 """Wirings that are scored on all texts, beside the configured one."""
 
 ROUNDS = 3
 """Times that the best is chosen: with each, what may be equal to it is compared as well."""
+
+CHANCE = 0.05
+"""Probability that any of all the wirings that are compared seems better by chance alone."""
+
+FEWEST = 6
+"""Texts below which nothing is written: what all of them prefer, the next ones may not. All n texts lean to one side
+by chance with probability 2 ^ (1 - n)."""
+
+THIN = 0.1
+"""Nats, over all depths, of a gain that is small, whatever its interval."""
+
+ENOUGH = "More prompts, of the kind that the draft was trained on, settle it."
 
 RESERVE = 0.2
 """Share of a budget that is kept for scoring the best on all texts."""
@@ -33,6 +45,8 @@ class Diagnosis:
         configured: as the config says; None where it says nothing that can be run.
         best: the wiring that fits best; of equals, the simplest.
         equivalent: others that the texts cannot tell from it.
+        idle: changes to it that make no difference at all.
+        doubts: why the answer is to be believed less, in words, and what would settle it.
         candidates: all that were scored on all texts, the best first.
         tried: wirings scored at any level.
         constant: cross-entropy of the best draft that ignores its input, at depth 0.
@@ -51,6 +65,22 @@ class Diagnosis:
     seconds: float
     finished: bool
     untried: tuple[int, ...] = ()
+    idle: tuple[Wiring, ...] = ()
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def texts(self) -> int:
+        """Texts that were scored."""
+        return len(self.best.steps)
+
+    @property
+    def unsupported(self) -> str:
+        """Why the texts do not support writing the best wiring, in words; empty where they do."""
+        if self.texts < FEWEST:
+            return f"{_counted(self.texts)} {'are' if self.texts > 1 else 'is'} too few to tell."
+        if self.configured is not None and not _confirmed(self.best, self.configured):
+            return "acceptance does not rise with it."
+        return ""
 
     def report(self, seed: int = 0) -> dict[str, Any]:
         """The JSON object."""
@@ -68,6 +98,8 @@ class Diagnosis:
             "seconds": round(self.seconds, 1),
             "finished": self.finished,
             "untried": list(self.untried),
+            "idle": ["; ".join(one.changes(self.best.wiring)) for one in self.idle],
+            "doubts": list(self.doubts),
         }
 
     def _entry(self, result: Result, seed: int) -> dict[str, Any]:
@@ -80,7 +112,7 @@ class Diagnosis:
         }
         if self.configured is not None:
             entry["gain"] = result.gain(self.configured)
-            entry["gain_interval"] = list(result.gain_interval(self.configured, seed))
+            entry["gain_interval"] = list(result.gain_interval(self.configured))
             entry["changes"] = result.wiring.changes(self.configured.wiring)
         return entry
 
@@ -92,7 +124,6 @@ def diagnose(
     known: bool = True,
     budget: float | None = None,
     progress: Progress | None = None,
-    seed: int = 0,
 ) -> Diagnosis:
     """Search, and judge what was found.
 
@@ -102,7 +133,6 @@ def diagnose(
         known: that wiring is what the config says, not a guess.
         budget: seconds.
         progress: told each evaluation.
-        seed: of the intervals.
     """
     began = time.monotonic()
     configured = configured or evaluator.subject.configured
@@ -115,24 +145,35 @@ def diagnose(
     for _ in range(ROUNDS):
         results = sorted(_results(evaluator, wirings, end), key=lambda one: one.score)
         mine = next(one for one in results if one.wiring == configured)
-        best, equivalent = _choose(results, mine, known, usual, seed)
+        best, equivalent = choose(results, mine, known, usual)
         more = [] if best.accept_length <= NO_MATCH else _alike(search, best.wiring)
         if set(more) <= set(wirings):
             break
         wirings += more
     constant = evaluator.constant_score()
+    idle = _idle(search, best.wiring)
     return Diagnosis(
         _verdict(best, mine, known, constant),
         mine if known else None,
         best,
-        tuple(equivalent),
-        tuple(results),
+        tuple(one for one in equivalent if one.wiring not in idle),
+        tuple(one for one in results if one is mine or one.wiring not in idle),
         len(search.trials | {one.wiring for one in results}),
         constant,
         time.monotonic() - began,
         search.finished,
         evaluator.streams.untried,
+        tuple(idle),
+        tuple(_doubts(best, mine if known else None, results)),
     )
+
+
+def _idle(search: Search, best: Wiring) -> list[Wiring]:
+    """Changes that make no difference, as far as there is time to look."""
+    try:
+        return search.idle(best)
+    except OutOfTime:
+        return []
 
 
 def _alike(search: Search, best: Wiring) -> list[Wiring]:
@@ -154,26 +195,68 @@ def _results(evaluator: Evaluator, wirings: Sequence[Wiring], end: float | None)
     return found
 
 
-def _choose(
-    results: Sequence[Result],
-    configured: Result,
-    known: bool,
-    usual: Mapping[str, str],
-    seed: int,
+def choose(
+    results: Sequence[Result], configured: Result, known: bool, usual: Mapping[str, str]
 ) -> tuple[Result, list[Result]]:
     """The best wiring, and those that cannot be told from it.
 
     Of equals the configured one is best, else the one with the fewest changes and oddities, and of those the
     one with the fewest oddities.
     """
+    level = 1 - CHANCE / len(results)
     lowest = results[0]
-    equals = [one for one in results if indistinguishable(one, lowest, seed)]
+    equals = [one for one in results if indistinguishable(one, lowest, level)]
     if known and configured in equals:
         best = configured
     else:
         best = min(equals, key=lambda one: _asks(one.wiring, configured.wiring, usual, one.score))
-    others = [one for one in results if one is not best and indistinguishable(one, best, seed)]
+    others = [one for one in results if one is not best and indistinguishable(one, best, level)]
     return best, others
+
+
+def _confirmed(best: Result, configured: Result) -> bool:
+    """Whether acceptance, which is coarser, at least does not speak against it."""
+    return best is configured or best.accept_length >= configured.accept_length
+
+
+def _doubts(best: Result, configured: Result | None, results: Sequence[Result]) -> Iterator[str]:
+    """Why the answer is to be believed less, and what would settle it."""
+    texts = len(best.steps)
+    if texts < FEWEST:
+        yield (
+            f"{_counted(texts)} cannot show what the next ones prefer. Give {FEWEST} prompts or more, better 40, "
+            "of the kind that the draft was trained on."
+        )
+    if configured is None:
+        return
+    if best is not configured:
+        gain, (low, high) = best.gain(configured), best.gain_interval(configured)
+        if not _confirmed(best, configured):
+            yield (
+                f"Cross-entropy prefers the best wiring by {gain:.2f} nats, acceptance does not: "
+                f"{best.accept_length:.2f} tokens a step against {configured.accept_length:.2f} as configured. {ENOUGH}"
+            )
+        elif best.lengthening(configured)[0] <= 0:
+            yield (
+                f"Acceptance cannot tell the two apart: {best.accept_length:.2f} tokens a step against "
+                f"{configured.accept_length:.2f} as configured. {ENOUGH}"
+            )
+        if gain < THIN or low <= 0:
+            yield f"The gain is small: {gain:.2f} nats ({low:.2f} to {high:.2f}). {ENOUGH}"
+        return
+    lowest = results[0]
+    if lowest is not configured and lowest.gain(configured) >= EQUAL:
+        low, high = lowest.gain_interval(configured)
+        if low > 0:
+            changes = "; ".join(lowest.wiring.changes(configured.wiring))
+            yield (
+                f"{changes}: better by {lowest.gain(configured):.2f} nats ({low:.2f} to {high:.2f}), as the luckiest of "
+                f"{len(results)} wirings may seem by chance. {ENOUGH}"
+            )
+
+
+def _counted(texts: int) -> str:
+    return f"{texts} text" if texts == 1 else f"{texts} texts"
 
 
 def _asks(
@@ -183,11 +266,11 @@ def _asks(
     return cost(wiring, configured, usual), cost(wiring, wiring, usual), score
 
 
-def indistinguishable(one: Result, other: Result, seed: int = 0) -> bool:
-    """Whether two scores differ by next to nothing, or by no more than chance over prompts."""
+def indistinguishable(one: Result, other: Result, level: float = 1 - CHANCE) -> bool:
+    """Whether two scores differ by next to nothing, or by no more than chance over texts."""
     if one is other or abs(one.gain(other)) < EQUAL:
         return True
-    low, high = one.gain_interval(other, seed)
+    low, high = one.gain_interval(other, level)
     return low <= 0 <= high
 
 

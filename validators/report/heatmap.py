@@ -1,7 +1,7 @@
 """A diagnosis as one page that needs nothing else, with the heat map of every block over every depth."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +58,7 @@ class Row:
         text: what it changes.
         mark: ``configured``, ``best``, ``equivalent`` or nothing.
         gain: against the configured wiring, with its interval.
+        accepted: the accept length alone.
     """
 
     score: float
@@ -65,6 +66,7 @@ class Row:
     text: str
     mark: str
     gain: str
+    accepted: float = 1.0
 
 
 def rows(report: dict[str, Any]) -> list[Row]:
@@ -73,8 +75,21 @@ def rows(report: dict[str, Any]) -> list[Row]:
 
 
 def foremost(found: Sequence[Row], count: int) -> list[Row]:
-    """The first of these rows, and the configured wiring's wherever it stands."""
-    return [row for i, row in enumerate(found) if i < count or "configured" in row.mark]
+    """The best, the configured wiring wherever it stands, all equivalents in one row, and the first of the rest."""
+    marked = [row for row in found if "best" in row.mark or "configured" in row.mark]
+    folded = [row for row in found if "equivalent" in row.mark and row not in marked]
+    rest = [row for row in found if not row.mark]
+    one = [fold(folded)] if folded else []
+    return [*marked, *one, *rest[: max(0, count - len(marked) - len(one))]]
+
+
+def fold(found: Sequence[Row]) -> Row:
+    """Equivalent wirings as one row."""
+    low, high = found[0], found[-1]
+    text = f"{len(found)} that these texts cannot tell from the best: {low.text}"
+    more = f" ({len(found) - 1} more in the JSON)" if len(found) > 1 else ""
+    length = low.length if len(found) == 1 else f"{low.accepted:.3f} to {high.accepted:.3f}"
+    return replace(low, text=f"{text}{more}", length=length, mark="equivalent")
 
 
 def _row(entry: dict[str, Any], report: dict[str, Any]) -> Row:
@@ -94,7 +109,8 @@ def _row(entry: dict[str, Any], report: dict[str, Any]) -> Row:
     mark = ", ".join(marks)
     interval = f"{low:.2f} to {high:.2f}" if low < high else "no interval"
     length = f"{entry['accept_length']:.3f} ({interval})"
-    return Row(entry["score"], length, f"{text} [{mark}]" if mark else text, mark, gain)
+    shown = f"{text} [{mark}]" if mark and mark != "equivalent" else text
+    return Row(entry["score"], length, shown, mark, gain, entry["accept_length"])
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -114,6 +130,7 @@ def page(answer: "Answer") -> str:
     kind, words = _WORDS[report["verdict"]]
     parts = [
         _header(kind, words, title, sentence(diagnosis), report),
+        _doubts(report),
         _heat(diagnosis, answer.heat),
         _candidates(rows(report)),
         _flags(report),
@@ -144,6 +161,11 @@ def _header(kind: str, words: str, title: str, answer: str, report: dict[str, An
         f'<header class="{kind}"><h1>{words}</h1><p>{escape(answer)}</p>'
         f'<p class="soft">{escape(title)}</p><div class="tiles">{shown}</div></header>'
     )
+
+
+def _doubts(report: dict[str, Any]) -> str:
+    told = "".join(f"<li>{escape(doubt)}</li>" for doubt in report.get("doubts", []))
+    return f"<section><h2>What speaks against it</h2><ul>{told}</ul></section>" if told else ""
 
 
 def _heat(diagnosis: "Diagnosis", heat: Heat) -> str:
@@ -206,18 +228,31 @@ def _heat_row(
 
 def _candidates(found: Sequence[Row]) -> str:
     head = "".join(f"<th>{name}</th>" for name in ("score", "gain", "accept length", "wiring"))
-    body = "".join(
-        f'<tr class="{"mark" if row.mark else ""}"><td>{row.score:.3f}</td>'
-        f'<td class="number">{row.gain}</td><td class="number">{row.length}</td>'
-        f"<td>{escape(row.text)}</td></tr>"
-        for row in found
-    )
+    body = []
+    for row in foremost(found, len(found)):
+        cells = _cells(row)
+        if row.mark == "equivalent":
+            inside = "".join(f"<tr>{_cells(one)}</tr>" for one in found if one.mark == "equivalent")
+            count = sum(one.mark == "equivalent" for one in found)
+            cells = (
+                f'<td colspan="4"><details><summary>{count} that these texts cannot tell from the best'
+                f"</summary><table><tbody>{inside}</tbody></table></details></td>"
+            )
+        marked = "best" in row.mark or "configured" in row.mark
+        body.append(f'<tr class="{"mark" if marked else ""}">{cells}</tr>')
     return (
         "<section><h2>Wirings scored on all texts</h2>"
         f'<p class="soft">Score: {SCORE}. Gain: how much lower the score is than the configured '
-        "wiring's, with its paired 95 % interval over prompts.</p>"
-        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+        "wiring's, with its paired 95 % interval over texts. What makes no difference at all is left out.</p>"
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
         "</section>"
+    )
+
+
+def _cells(row: Row) -> str:
+    return (
+        f'<td>{row.score:.3f}</td><td class="number">{row.gain}</td><td class="number">{row.length}</td>'
+        f"<td>{escape(row.text)}</td>"
     )
 
 
