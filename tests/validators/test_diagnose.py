@@ -345,11 +345,13 @@ def test_a_gain_is_paired_and_an_interval_holds_its_figure(evaluators):
     assert indistinguishable(truth, truth)
 
 
-def test_equal_wirings_are_reported_both(evaluators):
-    """A factor on an embedding that is normed next changes nothing."""
-    found = diagnose(evaluators("plain"))
-    flags = [one["flags"] for one in found.report()["best"]["equivalent"]]
-    assert any(one["embedding_scale"] == "scaled" for one in flags)
+def test_what_makes_no_difference_is_named_once_and_is_no_row(evaluators):
+    """A factor on an embedding that is normed next changes nothing; two norms in a row change little."""
+    report = diagnose(evaluators("plain")).report()
+    assert "embedding_scale scaled instead of raw" in report["idle"]
+    shown = [*report["candidates"], *report["best"]["equivalent"]]
+    assert all(one["flags"]["embedding_scale"] == "raw" for one in shown)
+    assert any(one["flags"]["hidden_norms"] == "two" for one in report["best"]["equivalent"])
 
 
 # The command.

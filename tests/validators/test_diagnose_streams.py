@@ -310,8 +310,9 @@ def test_the_score_is_the_cross_entropy(target, scored):
     assert result.by_depth == pytest.approx(total, rel=1e-4)
     assert result.score == pytest.approx(sum(total), rel=1e-4)
     if evaluator._small_count == len(streams.final):
-        assert evaluator.sieve(one.configured) == pytest.approx(total[0], rel=1e-4)
-        assert evaluator.deep(one.configured) == pytest.approx(sum(total), rel=1e-4)
+        # The search may multiply in bfloat16; what is reported does not.
+        assert evaluator.sieve(one.configured) == pytest.approx(total[0], rel=2e-3)
+        assert evaluator.deep(one.configured) == pytest.approx(sum(total), rel=2e-3)
 
 
 def test_the_acceptance_is_the_chains(target, scored):
