@@ -24,7 +24,8 @@ from eagle3_interop.validators.diagnose.verdict import Diagnosis, diagnose
 from eagle3_interop.validators.target.captured import Streams, capture
 from eagle3_interop.validators.target.prompts import Prompt, bundled_prompts, read_prompts
 from eagle3_interop.validators.target.running import Target
-from eagle3_interop.validators.target.texts import Text, encode, load_tokenizer, write_texts
+from eagle3_interop.validators.target.texts import Text, encode, load_tokenizer
+from eagle3_interop.validators.target.writing import write_texts
 
 DATA = Path(__file__).resolve().parents[1] / "tests" / "data"
 
