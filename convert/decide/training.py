@@ -7,7 +7,7 @@ from typing import Any
 from eagle3_interop.convert.decide.overrides import settles, value_at, with_values
 from eagle3_interop.schemas.dialects.base import Reading, Source, TargetFacts
 from eagle3_interop.schemas.dialects.hf import CONFIG
-from eagle3_interop.schemas.dialects.keys import NEUTRAL, names_ids
+from eagle3_interop.schemas.dialects.keys import NEUTRAL, names_ids, no_longer_kept
 from eagle3_interop.schemas.dialects.reading import with_target
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.findings import Finding, Usage, errors, finding, named
@@ -190,6 +190,7 @@ def as_trained(
     if dropped := [path for path in trainer.drops if value_at(reading.extras, path) is not None]:
         message = f"by which {trainer.title} is recognised; left out of the keys that are kept: {', '.join(dropped)}."
         said.append(finding("trainer-keys", CONFIG, message))
+        kept = no_longer_kept(kept, dropped)
     return replace(reading, draft=draft, extras=extras, findings=(*said, *kept)), who
 
 

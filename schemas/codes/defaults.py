@@ -30,7 +30,9 @@ CODES: dict[str, Code] = {
         "If the draft was trained on other layers: --taps LIST.",
     ),
     "unknown-keys": Code(
-        "note", "The config has keys that this tool does not know. They were kept unchanged."
+        "note",
+        "The config has keys that this tool does not know. They were kept unchanged.",
+        lists_extras=True,
     ),
     "left-keys": Code(
         "note",

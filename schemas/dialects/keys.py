@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -351,9 +351,34 @@ def carry(
     if left:
         message = f"left out, because engines would size or feed something else by them: {', '.join(sorted(left))}."
         say(finding("left-keys", CONFIG, message))
-    if unknown := sorted(key for keys in kept.values() for key in keys):
-        message = f"kept, although this tool does not know them: {', '.join(unknown)}."
-        say(finding("unknown-keys", CONFIG, message))
+    for item in _unknown(key for keys in kept.values() for key in keys):
+        say(item)
     kept[LAYER] |= {key: value for key, value in layer.items() if key in beside}
     top = kept.pop("")
     return {**top, **{place: keys for place, keys in kept.items() if keys}}
+
+
+_UNKNOWN = "kept, although this tool does not know them: "
+
+
+def _unknown(names: Iterable[str]) -> list[Finding]:
+    listed = ", ".join(sorted(names))
+    return [finding("unknown-keys", CONFIG, f"{_UNKNOWN}{listed}.")] if listed else []
+
+
+def no_longer_kept(findings: Iterable[Finding], dropped: Collection[str]) -> list[Finding]:
+    """The findings, of which none says any more that these keys are kept.
+
+    Args:
+        findings: of a reading.
+        dropped: dotted paths of keys.
+    """
+    names = {path.rpartition(".")[2] for path in dropped}
+    said: list[Finding] = []
+    for item in findings:
+        if not item.row.lists_extras:
+            said.append(item)
+            continue
+        listed = item.message.removeprefix(_UNKNOWN).removesuffix(".").split(", ")
+        said += _unknown(name for name in listed if name not in names)
+    return said
