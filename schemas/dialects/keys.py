@@ -353,7 +353,9 @@ def carry(
         say(finding("left-keys", CONFIG, message))
     for item in _unknown(key for keys in kept.values() for key in keys):
         say(item)
-    kept[LAYER] |= {key: value for key, value in layer.items() if key in beside}
+    # A folder for all readers has the layers' idle keys at the top level alone.
+    shared = config if "num_hidden_layers" in config else {}
+    kept[LAYER] |= {key: value for key, value in {**shared, **layer}.items() if key in beside}
     top = kept.pop("")
     return {**top, **{place: keys for place, keys in kept.items() if keys}}
 

@@ -321,3 +321,45 @@ def test_a_validation_measures_what_engines_compute_and_says_that_it_was_trained
     said = {x.code: x.severity for x in served.reading.findings}
     assert said["served-otherwise"] == "warning"
     assert "error" not in said.values()
+
+
+def test_no_key_is_said_to_be_kept_that_is_left_out(tmp_path):
+    result = convert(copied("modelopt/default", tmp_path / "draft"), "vllm", allow=("double-norm",))
+    left = ("next_layer_regular", "parallel_draft_step")
+    assert all(key in result.said("trainer-keys").message for key in left)
+    assert not any(key in result.said("unknown-keys").message for key in left)
+    assert "use_mtp_layernorm" in result.said("unknown-keys").message
+
+
+def test_keys_that_stay_are_said_to_be_kept(tmp_path):
+    result = convert(copied("modelopt/default", tmp_path / "draft"), "vllm", trainer="none")
+    assert "next_layer_regular" in result.said("unknown-keys").message
+
+
+@pytest.mark.parametrize("destination", ["sglang", "vllm", "speculators", "universal"])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("angelslim/theta", {}),
+        ("automodel/sliding_target", {}),
+        ("eagle/theta", {"trainer": "eagle"}),
+        ("modelopt/two_layers", {"allow": ("double-norm",)}),
+        ("specforge/norm_output", {"trainer": "specforge"}),
+        ("specforge/no_norm_output", {"allow": ("no-final-norm",)}),
+        ("speculators/sliding", {}),
+        ("torchspec/yarn", {}),
+    ],
+)
+@pytest.mark.parametrize("beside", [True, False])
+def test_converting_an_output_again_gives_the_same_bytes(
+    tmp_path, destination, name, options, beside
+):
+    target = DATA / "target"
+    source = copied(name, tmp_path / "draft")
+    once = convert(source, destination, target=target, **options).folder
+    if not beside:
+        (once / "eagle3_interop.json").unlink()
+    twice = convert(once, destination, target=target).folder
+    written = {path.name for path in once.iterdir()} - {"eagle3_interop.json"}
+    for file in written:
+        assert (twice / file).read_bytes() == (once / file).read_bytes(), file
