@@ -12,7 +12,7 @@ from eagle3_interop.convert.decide.dequantising import dequantised
 from eagle3_interop.convert.decide.description import describe
 from eagle3_interop.convert.decide.fitting import Fitted, fit
 from eagle3_interop.convert.decide.loaded import Loaded
-from eagle3_interop.convert.decide.overrides import apply
+from eagle3_interop.convert.decide.overrides import apply, settles
 from eagle3_interop.convert.decide.planning import read_back
 from eagle3_interop.convert.decide.recognition import (
     layout_of,
@@ -158,7 +158,9 @@ def load(
         )
     reading = apply(reading, options.taps, options.sets or {}, checkpoint)
     reading, borrowed = _share_head(recall_tokens(reading, beside), target)
+    told = {*(options.sets or ()), *(key for key in ("taps", "dtype") if getattr(options, key))}
     found = [*checkpoint.findings, *said, *_code_left(checkpoint), *reading.findings, *borrowed]
+    found = [item for item in found if not settles(told, item.settled_by)]
     if facts is not None:
         found += check_target(reading.draft, facts)
     found += check(reading, checkpoint.tensors)

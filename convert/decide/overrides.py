@@ -91,10 +91,11 @@ def _paths() -> set[str]:
 
 
 def _inner_fields(annotation: Any) -> dict[str, dict[str, Any]]:  # noqa: ANN401 - a type, whatever its form
+    found: dict[str, dict[str, Any]] = {}
     for kind in (annotation, *getattr(annotation, "__args__", ())):
-        if fields := getattr(kind, "model_fields", None):
-            return {name: _inner_fields(field.annotation) for name, field in fields.items()}
-    return {}
+        fields = getattr(kind, "model_fields", None) or {}
+        found |= {name: _inner_fields(field.annotation) for name, field in fields.items()}
+    return found
 
 
 def apply(

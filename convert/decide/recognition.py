@@ -58,7 +58,8 @@ def layout_of(
         if sign.guess:
             ids = nested_keys(checkpoint.config).get(IDS)
             message = f"layer ids {ids} were found only under eagle_config and read as SGLang does (id k = output of layer k)."
-            said.append(finding("read-as-sglang", f"config.json: eagle_config.{IDS}", message))
+            where = f"config.json: eagle_config.{IDS}"
+            said.append(finding("read-as-sglang", where, message, settled_by="taps"))
         return layout, said
     if wanted not in DIALECTS or DIALECTS[wanted].recognise(checkpoint.config) is not None:
         return wanted, []

@@ -66,7 +66,7 @@ def values_of(tensor: Decoded, read: Callable[[Stored], Array]) -> Array:
         plain = values.reshape(tensor.shape).astype(numpy_dtype(tensor.dtype, tensor.name))
     if not np.isfinite(plain).all():
         message = f"stands for values that do not fit {tensor.dtype}"
-        raise refusal("cast-overflow", tensor.name, message, "Choose a dtype with a larger range.")
+        raise refusal("cast-overflow", tensor.name, message)
     return plain
 
 

@@ -151,4 +151,4 @@ def _is_finite(values: Array) -> Array:
 
 
 def _overflow(name: str, message: str) -> Exception:
-    return refusal("cast-overflow", name, message, "Choose a dtype with a larger range.")
+    return refusal("cast-overflow", name, message)

@@ -108,7 +108,7 @@ def read_flat(source: Source, target: TargetFacts | None, rules: FlatRules) -> R
             taps = rules.default_taps(target)
             message = f"{reader.engine} finds no layer ids here and feeds the default triple (2, L // 2, L - 3)."
             if ids is None or rules.empty_ids_are_none:
-                reader.say("default-taps", where, message)
+                reader.say("default-taps", where, message, settled_by="taps")
     count = reader.layers(parsed.num_hidden_layers, several=powers.later_layers)
     windows = reader.windows(read_windows(parsed, count, keys.model_type or ""), CONFIG, powers)
     vocabulary, maps = _vocabulary(
@@ -309,7 +309,8 @@ def _residual(
 ) -> Literal["raw", "normed"]:
     where = f"{CONFIG}: norm_before_residual"
     if "norm_before_residual" not in config:
-        reader.say("residual-default", where, f"absent: {reader.engine} adds the raw hidden state.")
+        message = f"absent: {reader.engine} adds the raw hidden state."
+        reader.say("residual-default", where, message, settled_by="residual")
         return "raw"
     if keys.norm_before_residual and not powers.residual_normed:
         message = (
@@ -367,7 +368,8 @@ def _vocabulary(
             head = "tied"
             if draft_size not in (None, size):
                 message = f"the tied head has {size} rows, and {rules.title} would take the first {draft_size} of them."
-                reader.say("tied-head", f"{CONFIG}: tie_word_embeddings", message)
+                where = f"{CONFIG}: tie_word_embeddings"
+                reader.say("tied-head", where, message, settled_by="vocabulary.head")
         if head != "own" and stored is not None:
             message = f"{reader.engine} drops this tensor: with this config.json it takes the head from elsewhere."
             where = reader.place("lm_head.weight") or ""

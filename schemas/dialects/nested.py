@@ -66,7 +66,7 @@ def read_nested(source: Source, target: TargetFacts | None, rules: NestedRules) 
     taps = reader.taps(ids, f"{CONFIG}: {IDS}", list, blocks)
     if not ids and blocks == 3:
         message = "no layer ids: every engine feeds the default triple (2, L // 2, L - 3)."
-        reader.say("default-taps", f"{CONFIG}: {IDS}", message)
+        reader.say("default-taps", f"{CONFIG}: {IDS}", message, settled_by="taps")
     for key, default in (("norm_before_fc", False), ("fc_norm", False), ("norm_output", False)):
         if key not in source.config:
             reader.say(
@@ -173,7 +173,9 @@ def _residual(
         return "raw"
     chosen: Literal["raw", "normed"] = "normed" if rules.absent_residual else "raw"
     message = f"absent: {rules.title} adds the {chosen} hidden state. speculators and vLLM disagree on it."
-    reader.say("residual-default", f"{CONFIG}: norm_before_residual", message)
+    reader.say(
+        "residual-default", f"{CONFIG}: norm_before_residual", message, settled_by="residual"
+    )
     return chosen
 
 

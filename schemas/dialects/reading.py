@@ -295,7 +295,7 @@ class Reader:
                 f"config.json says {said}, the weights are {stored}. The output says {stored}. A loader that "
                 f"follows config.json would cast them."
             )
-            self.say("dtype-disagrees", "config.json: dtype", message)
+            self.say("dtype-disagrees", "config.json: dtype", message, settled_by="dtype")
         return stored
 
     def activation(self, name: str, where: str) -> str:
@@ -451,7 +451,7 @@ class Reader:
             message = (
                 f"layer ids {ids} are not in layer order or repeat. {self.engine} feeds taps {fed}."
             )
-            self.say("taps-reordered", where, message)
+            self.say("taps-reordered", where, message, settled_by="taps")
         if fed[0] < 0:
             message = f"layer ids {ids} name a layer before the embedding (taps {fed})."
             self.say("taps-out-of-range", where, message, settled_by="taps")
