@@ -111,6 +111,9 @@ CASES = {
     "unused-tensor": (
         lambda f: drafts.sglang(f, drafts.flat_tensors() | BIASES, attention_bias=True), "vllm", {},
     ),
+    "absent-qk-norms": (
+        lambda f: drafts.vllm(f, architectures=["Qwen3ForCausalLM"], model_type="qwen3"), "vllm", {},
+    ),
     # Rotation and windows.
     "unknown-rope": (
         lambda f: drafts.vllm(f, rope_scaling={"rope_type": "proportional", "factor": 2.0}), "vllm", {},
@@ -178,6 +181,13 @@ ELSEWHERE = {
     "target-embeddings": "test_embeddings.py",
     "target-window": "test_windows.py",
     "taps-not-recorded": "of recordings",
+    "absolute-map": "test_folders.py",
+    "map-looks-absolute": "test_folders.py",
+    "misplaced-key": "test_folders.py",
+    "mrope-sections": "test_folders.py",
+    "sections-rescaled": "test_folders.py",
+    "shifted-ids": "test_folders.py",
+    "target-head-absent": "as that of head-needs-target",
     "verifier-name": "test_choices.py",
     "wrong-streams": "of recordings",
 }
