@@ -20,7 +20,8 @@ from eagle3_interop.validators.network.switched import Switched
 from eagle3_interop.validators.target.captured import capture
 from eagle3_interop.validators.target.prompts import read_prompts
 from eagle3_interop.validators.target.running import Target
-from eagle3_interop.validators.target.texts import encode, write_texts
+from eagle3_interop.validators.target.texts import encode
+from eagle3_interop.validators.target.writing import write_texts
 
 PAIR = DATA.parent
 
