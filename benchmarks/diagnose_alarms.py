@@ -117,11 +117,12 @@ def prompt_sets(pair: Pair, vocabulary: int) -> dict[str, list[Prompt]]:
     return {"own": read_prompts(pair.own)[:40], "package": bundled_prompts(), "noise": noise}
 
 
-def written(pair: Pair, target: Target, kept: Path | None) -> dict[str, Streams]:
+def written(pair: Pair, target: Target, names: list[str], kept: Path | None) -> dict[str, Streams]:
     """Each set's texts and streams; kept in a folder between runs, if there is one."""
     tokenizer = load_tokenizer(pair.target, trust_remote_code=False)
     found = {}
-    for name, prompts in prompt_sets(pair, target.vocabulary_size).items():
+    sets = prompt_sets(pair, target.vocabulary_size)
+    for name, prompts in ((name, sets[name]) for name in names):
         file = kept / f"{pair.name}-{name}.pt" if kept else None
         if file is None or not file.exists():
             encoded = encode(prompts, tokenizer, target.vocabulary_size)
@@ -154,7 +155,7 @@ def part(streams: Streams, count: int) -> tuple[Streams, int]:
 def cases(pair: Pair, options: argparse.Namespace) -> Iterator[Case]:
     """Every diagnosis of a pair."""
     target = Target.load(pair.target)
-    sets = written(pair, target, options.keep)
+    sets = written(pair, target, options.sets, options.keep)
     for folder, shift in pair.drafts.items():
         if options.drafts and folder.name not in options.drafts:
             continue
@@ -250,6 +251,7 @@ def main() -> None:
     parser.add_argument("--only-smollm2", action="store_true", help="not the tiny pair")
     parser.add_argument("--drafts", nargs="*", help="all of them unless named")
     parser.add_argument("--counts", nargs="*", type=int, default=COUNTS, help="of texts")
+    parser.add_argument("--sets", nargs="*", default=["own", "package", "noise"], help="of texts")
     parser.add_argument("--keep", type=Path, help="folder to keep texts and streams in")
     parser.add_argument(
         "--rows", type=Path, nargs="*", default=[], help="what earlier runs printed"

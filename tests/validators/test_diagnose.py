@@ -121,6 +121,28 @@ def test_the_trained_wiring_is_the_best(evaluators, name):
     assert "is the best of" in answer(found)
 
 
+# Features of another position: a leak for any draft, and what some were trained on.
+
+
+def by_shift(evaluator):
+    """Scores at equal knowledge."""
+    configured = evaluator.subject.configured
+    return {s: evaluator.result(configured.with_flag("shift", s)) for s in ("0", "1", "-1")}
+
+
+@pytest.mark.parametrize(("name", "shift"), [("ahead", "1"), ("behind", "-1")])
+def test_a_draft_that_was_trained_with_a_shift_fits_it_best(pair, name, shift):
+    found = by_shift(of_folder(DATA / "shifted" / name, pair))
+    assert min(found, key=lambda one: found[one].score) == shift
+    assert found[shift].gain_interval(found["0"])[0] > 0
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_draft_that_was_trained_without_a_shift_gains_by_none(evaluators, name):
+    found = by_shift(evaluators(name))
+    assert min(found, key=lambda one: found[one].score) == "0"
+
+
 # Wrong in one way.
 
 SINGLES = (
