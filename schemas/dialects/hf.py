@@ -327,14 +327,17 @@ def without_rope_dict(parsed: DecoderConfig) -> DecoderConfig:
 
 def with_theta_on_top(parsed: DecoderConfig) -> DecoderConfig:
     """The keys as code reads them that puts transformers 4's ``rope_theta``, or its default, into the dict."""
-    theta = parsed.rope_theta or 10000.0
-    named = {
-        key: value and {**value, "rope_theta": theta}
-        for key, value in (
-            ("rope_scaling", parsed.rope_scaling),
-            ("rope_parameters", parsed.rope_parameters),
-        )
-    }
+    return _with_theta(parsed, parsed.rope_theta or 10000.0)
+
+
+def without_theta(parsed: DecoderConfig) -> DecoderConfig:
+    """The keys as code reads them that looks for ``rope_theta`` where its transformers has taken it away."""
+    return _with_theta(parsed, 10000.0)
+
+
+def _with_theta(parsed: DecoderConfig, theta: float) -> DecoderConfig:
+    dicts = {"rope_scaling": parsed.rope_scaling, "rope_parameters": parsed.rope_parameters}
+    named = {key: rope and {**rope, "rope_theta": theta} for key, rope in dicts.items()}
     return parsed.model_copy(update={"rope_theta": theta, **named})
 
 

@@ -7,7 +7,7 @@ Read in the wheels, and run by their own classes (``docs/releases.md``): ``srt/m
 from dataclasses import replace
 from typing import Any
 
-from eagle3_interop.schemas.dialects.hf import without_rope_dict
+from eagle3_interop.schemas.dialects.hf import without_rope_dict, without_theta
 from eagle3_interop.schemas.dialects.keys import FlatKeys
 from eagle3_interop.schemas.dialects.rules import FlatRules
 from eagle3_interop.schemas.dialects.spelling import Spelling
@@ -106,16 +106,28 @@ SGLANG_0_5_8 = _older(
 
 _BEFORE_0_5_8 = replace(_BEFORE_0_5_12, no_fc=False)
 
-SGLANG_0_5_3 = _older(
+SGLANG_0_5_6_POST2 = _older(
     SGLANG_0_5_8,
-    "0.5.3",
+    "0.5.6.post2",
     "0.5.7",
     forms=_stock(_BEFORE_0_5_8, **_SINGLE, rope=without_rope_dict),
 )
 """``use_aux_hidden_state`` is not read."""
 
+SGLANG_0_5_6_POST1 = _older(
+    SGLANG_0_5_6_POST2,
+    "0.5.6.post1",
+    "0.5.6.post1",
+    forms=_stock(_BEFORE_0_5_8, **_SINGLE, rope=without_theta),
+)
+"""A first transformers 5, which takes ``rope_theta`` away from where this SGLang looks for it."""
+
+SGLANG_0_5_3 = replace(SGLANG_0_5_6_POST2, since="0.5.3", until="0.5.6")
+
 SGLANG = (
     SGLANG_0_5_3,
+    SGLANG_0_5_6_POST1,
+    SGLANG_0_5_6_POST2,
     SGLANG_0_5_8,
     SGLANG_0_5_10,
     SGLANG_0_5_12,

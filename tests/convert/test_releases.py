@@ -51,7 +51,7 @@ def test_releases_are_contiguous_and_oldest_first(engine):
     assert list(known) == sorted(known, key=lambda one: numbers(one.since))
     for one, following in pairwise(known):
         assert numbers(one.until)[:2] <= numbers(following.since)[:2]
-        assert not following.covers(one.until)
+        assert begins(following.since, one.until) or not following.covers(one.until)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +78,26 @@ def test_a_version_stands_for_its_release_and_a_prefix_for_its_newest_patch(vers
     row = next(one for one in RELEASES["vllm"] if one.since == found)
     release = named("vllm", version).release
     assert (release.forms, release.until) == (row.forms, version)
+
+
+@pytest.mark.parametrize(
+    ("version", "since"),
+    [
+        ("0.5.5", "0.5.3"),
+        ("0.5.6", "0.5.6.post2"),
+        ("0.5.6.post1", "0.5.6.post1"),
+        ("0.5.6.post2", "0.5.6.post2"),
+    ],
+)
+def test_a_post_release_that_differs_is_a_row_of_its_own(version, since):
+    row = next(one for one in RELEASES["sglang"] if one.since == since)
+    assert named("sglang", version).release.forms == row.forms
+
+
+def test_and_reads_no_base_of_the_rope(tmp_path):
+    source = drafts.sglang(tmp_path / "draft", rope_theta=5e5)
+    assert "rope.theta" in of(source, "sglang", "0.5.6.post1").differences
+    assert of(source, "sglang", "0.5.6.post2").as_is == "same"
 
 
 def test_versions_are_compared_by_their_numbers():
