@@ -463,7 +463,7 @@ def test_serve_refuses_a_release_that_reads_another_network(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("version", "key"), [("0.15", "parallel_drafting"), ("0.21", "spec_model_sampling")]
+    ("version", "key"), [("0.12", "parallel_drafting"), ("0.21", "spec_model_sampling")]
 )
 def test_keys_of_the_speculative_config_are_those_of_the_release(version, key):
     known = flags_of("vllm", version)
@@ -499,3 +499,11 @@ def test_the_newest_release_is_said_to_take_the_flags_that_it_was_asked_for(engi
     now = flags_of(engine)
     again = flags_of(engine, now.release)
     assert (again.values, again.settings) == (now.values, now.settings)
+
+
+@pytest.mark.parametrize(
+    ("engine", "stem", "first", "last"), [("vllm", "0.", 11, 33), ("sglang", "0.5.", 3, 23)]
+)
+def test_the_parser_of_every_minor_release_was_asked(engine, stem, first, last):
+    wanted = [f"{stem}{number}" for number in range(first, last + 1)]
+    assert [flags_of(engine, version).release for version in wanted] == wanted
