@@ -203,7 +203,6 @@ def difference(found: Any, wanted: np.ndarray[Any, Any], depths: int) -> float:
     return float(np.abs(found[:depths] - wanted[:depths]).max() / np.abs(wanted).max())
 
 
-@pytest.mark.parametrize("destination", DESTINATIONS)
 def rows(grid: dict[str, Spec]) -> list[Any]:
     """Each draft in each of its layouts; of those with latent attention a few are enough for every change."""
     return [
@@ -217,6 +216,7 @@ def rows(grid: dict[str, Spec]) -> list[Any]:
     ]
 
 
+@pytest.mark.parametrize("destination", DESTINATIONS)
 @pytest.mark.parametrize(("row", "layout"), rows(GRID))
 def test_equal_or_refused(
     row: str, layout: str, destination: str, grid: Grid, matrix: Matrix
