@@ -66,6 +66,8 @@ RIGS = {
     "vllm-targets": Rig("vllm", "vllm_targets.py", VLLM),
     "vllm-flags": Rig("vllm", "vllm_flags.py", VLLM),
     "sglang-flags": Rig("sglang", "sglang_flags.py", SGLANG),
+    "vllm-release": Rig("vllm", "vllm_release.py", VLLM | {"PYTHONPATH": str(HERE / "stubs")}),
+    "sglang-release": Rig("sglang", "sglang_release.py", SGLANG),
     "speculators-class": Rig("speculators", "speculators_class.py"),
 }
 

@@ -7,14 +7,18 @@ Launching one raises.
 
 # ruff: noqa: ARG002 - the signatures are the import system's
 
+import functools
 import importlib.abc
 import importlib.machinery
+import importlib.metadata
+import importlib.util
+import os
 import sys
 import types
 from collections.abc import Callable
 from typing import Any
 
-ABSENT = frozenset({"triton", "torchvision", "torchaudio"})
+ABSENT = frozenset(os.environ.get("EAGLE3_ABSENT", "triton torchvision torchaudio").split())
 
 # Transformers asks whether torchvision is there and then relies on it, so to that module it must
 # stay absent.
@@ -42,10 +46,21 @@ class AbsentModule(types.ModuleType):
         """Act as ``@decorator`` or as ``@decorator(...)``."""
         if len(args) == 1 and callable(args[0]) and not kwargs:
             return _AbsentKernel(args[0])
-        return lambda function: function
+        return _AbsentKernel if self.__name__ == "triton.jit" else lambda function: function
 
 
-class _AbsentClass(Exception):  # noqa: N818 - an exception so that `except triton.X` is legal too
+class _Members(type):
+    """Gives absent classes every member that somebody reads (of enumerations, at import)."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        value = f"{cls.__module__}.{cls.__name__}.{name}"
+        setattr(cls, name, value)
+        return value
+
+
+class _AbsentClass(Exception, metaclass=_Members):  # noqa: N818 - an exception so that `except triton.X` is legal too
     """Base of every class of an absent package; takes any arguments."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -77,7 +92,7 @@ class AbsentFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self, name: str, path: Any = None, target: Any = None
     ) -> importlib.machinery.ModuleSpec | None:
         """Return a spec for a module of an absent package, except to who must not see it."""
-        if name.partition(".")[0] not in ABSENT or _asked_by(AVAILABILITY_CHECKS):
+        if name.partition(".")[0] not in ABSENT or _hidden(name):
             return None
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
@@ -86,9 +101,12 @@ class AbsentFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return AbsentModule(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Give triton the few plain functions that are used outside kernels."""
-        if module.__name__ == "triton":
+        """Give packages a version, and triton the few plain functions that are used outside kernels."""
+        if "." not in module.__name__:
             module.__version__ = "0"
+        if module.__name__ == "triton.runtime.jit":
+            module.JITFunction = _AbsentKernel
+        if module.__name__ == "triton":
             module.cdiv = lambda a, b: -(a // -b)
             module.next_power_of_2 = lambda n: 1 << max(n - 1, 0).bit_length()
 
@@ -97,13 +115,37 @@ def install() -> None:
     """Put the finder behind the ordinary ones, so that an installed package wins."""
     if not any(isinstance(finder, AbsentFinder) for finder in sys.meta_path):
         sys.meta_path.append(AbsentFinder())
+        importlib.util.find_spec = _hidden_from_checks(importlib.util.find_spec)
+
+
+def _hidden_from_checks(find_spec: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep what somebody has imported already from those who must not see it, too."""
+
+    @functools.wraps(find_spec)
+    def find(name: str, package: str | None = None) -> Any:
+        absent = name.partition(".")[0] in ABSENT and _hidden(name)
+        return None if absent else find_spec(name, package)
+
+    return find
+
+
+def _hidden(name: str) -> bool:
+    """Return whether transformers asks for a package of which not even a description is installed."""
+    if not _asked_by(AVAILABILITY_CHECKS):
+        return False
+    try:
+        importlib.metadata.distribution(name.partition(".")[0])
+    except importlib.metadata.PackageNotFoundError:
+        return True
+    return False
 
 
 def _asked_by(module: str) -> bool:
-    """Return whether a module's code is on the call stack."""
+    """Return whether one of a module's checks is on the call stack; its lazy imports do not count."""
     frame = sys._getframe(1)
     while frame is not None:
-        if frame.f_globals.get("__name__") == module:
+        name = frame.f_code.co_name.lstrip("_")
+        if frame.f_globals.get("__name__") == module and name.startswith(("is_", "<module>")):
             return True
         frame = frame.f_back
     return False

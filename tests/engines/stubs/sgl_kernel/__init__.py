@@ -7,7 +7,7 @@ the compiled ones are not reproduced.
 
 import torch
 
-from sgl_kernel import attention
+from sgl_kernel import allreduce, attention
 from sgl_kernel.cache import (
     assign_draft_cache_locs_contiguous_cpu,
     assign_extend_cache_locs_cpu,
@@ -25,6 +25,7 @@ from sgl_kernel.tree import (
 
 __version__ = "0.0.0+plain.torch"
 __all__ = [
+    "allreduce",
     "assign_draft_cache_locs_contiguous_cpu",
     "assign_extend_cache_locs_cpu",
     "assign_req_to_token_pool_cpu",
