@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 # More threads than free cores slow the small networks of tests and demo down.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install test demo lint types speculators trainers engines conformance gpu diagnose smollm alarms docs bench clean
+.PHONY: help install test demo lint types speculators trainers engines conformance releases release gpu diagnose smollm alarms docs bench clean
 
 help:  ## List the targets.
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -55,6 +55,12 @@ engines: $(READY)  ## Run a fixed part of the conformance matrix in the real eng
 
 conformance: $(READY)  ## Run all of it (an hour), and write docs/conformance.md.
 	$(BIN)/python -m pytest -m engine tests/engines
+
+releases: $(READY)  ## Run every known release of vLLM and SGLang (two hours), and write docs/releases.md.
+	$(BIN)/python tests/engines/releases.py
+
+release: $(READY)  ## Run one that came out, ENGINE=vllm VERSION=0.34.0: what changed, and the value to add.
+	$(BIN)/python tests/engines/releases.py --new $(ENGINE) $(VERSION)
 
 gpu: $(READY)  ## Run the tests that need a CUDA device.
 	$(BIN)/python -m pytest -m gpu tests/validators/test_gpu.py

@@ -165,3 +165,25 @@ class Release:
             return
         yield replace(self, until=before(first))
         yield replace(self, since=first)
+
+
+def computing(release: Release, since: str, until: str, **powers: bool) -> Release:
+    """Another release, whose draft classes compute more than before, or less.
+
+    Args:
+        release: the one that it is like.
+        since: the first version.
+        until: the last that was looked at.
+        powers: fields of `Powers`, for every class that has them.
+    """
+    forms = tuple(replace(form, rules=_computing(form.rules, powers)) for form in release.forms)
+    return replace(release, since=since, until=until, forms=forms)
+
+
+def _computing(
+    rules: FlatRules | NestedRules, powers: Mapping[str, Any]
+) -> FlatRules | NestedRules:
+    if isinstance(rules, NestedRules):
+        changed = {kind: replace(one, **powers) for kind, one in rules.powers.items()}
+        return replace(rules, powers=changed)
+    return replace(rules, powers=lambda keys: replace(rules.powers(keys), **powers))

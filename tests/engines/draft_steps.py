@@ -9,10 +9,13 @@ everything but the attention sums, which `DraftAttention` does in plain torch.
 Rows with ``p + j`` beyond the sequence are fed token 0 and mean nothing.
 """
 
+import contextlib
+import functools
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -115,6 +118,26 @@ def run_steps(
         hidden = outputs[-1].feedback
     names = StepOutput.__dataclass_fields__
     return {name: torch.stack([getattr(output, name) for output in outputs]) for name in names}
+
+
+@contextlib.contextmanager
+def given_streams(layers: Iterable[torch.nn.Module], streams: torch.Tensor) -> Iterator[None]:
+    """Let a target's llama layers add to the residual stream what makes it the given one.
+
+    Args:
+        layers: of any engine: their attention and MLP give what is added, all around them is their own.
+        streams: ``[layers + 1, positions, hidden]``: before each layer, and after the last.
+    """
+    with contextlib.ExitStack() as stack:
+        for layer, before, after in zip(layers, streams[:-1], streams[1:], strict=True):
+            for part, output in ((layer.self_attn, before - before), (layer.mlp, after - before)):
+                gives = functools.partial(_copy, output)
+                stack.enter_context(mock.patch.object(part, "forward", gives))
+        yield
+
+
+def _copy(output: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    return output.clone()
 
 
 def answer_cases(

@@ -7,7 +7,7 @@ what a release has of config reader, loader and draft class. Nothing is called s
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -428,7 +428,7 @@ def see(engine: str, version: str, grid: Grid, *, kept: bool = False) -> dict[st
     return {case.name: _judged(grid, case, stems[case.name]) for case in cases}
 
 
-ABSENT = {"vllm": "gguf diskcache", "sglang": "triton torchvision torchaudio"}
+ABSENT = {"vllm": "gguf diskcache", "sglang": "triton torchvision torchaudio sgl_kernel"}
 """What a release imports and its environment, today's, has not."""
 
 
@@ -485,8 +485,3 @@ def judge(engine: str, release: Release, seen: dict[str, Seen], grid: Grid) -> I
     """All cells of one release."""
     for case in grid.of(engine):
         yield Cell(case, predict(case, grid, release), seen[case.name])
-
-
-def with_value(release: Release, **changes: Any) -> Release:
-    """A release with other values, as one writes it down."""
-    return replace(release, **changes)

@@ -5,10 +5,8 @@ runner's own statement reads the draft's config, its target class has the rule o
 """
 
 import ast
-import contextlib
 import inspect
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -102,28 +100,6 @@ def reading_statement() -> Any:
     raise LookupError(f"nothing in SGLang {sglang.__version__}'s runner reads {IDS}")
 
 
-class Gives(torch.nn.Module):
-    """A part of a target's layer whose output is given."""
-
-    def __init__(self, output: torch.Tensor) -> None:
-        super().__init__()
-        self._output = output
-
-    def forward(self, *_: Any, **__: Any) -> torch.Tensor:
-        """Hand it over, whatever comes in."""
-        return self._output.clone()
-
-
-@contextlib.contextmanager
-def streaming(layers: Any, streams: torch.Tensor) -> Iterator[None]:
-    """Let a target's layers add to the residual stream what makes it the given one."""
-    with contextlib.ExitStack() as stack:
-        for layer, before, after in zip(layers, streams[:-1], streams[1:], strict=True):
-            parts = {"self_attn": Gives(torch.zeros_like(before)), "mlp": Gives(after - before)}
-            stack.enter_context(mock.patch.dict(layer._modules, parts))
-        yield
-
-
 class Release:
     """The target, loaded once, and what the release makes of drafts beside it."""
 
@@ -179,7 +155,7 @@ class Release:
         """What the target's own loop captures of given streams, side by side, and before which layers."""
         self._target.set_eagle3_layers_to_capture(ids)
         model = self._target.model
-        with streaming(model.layers, streams):
+        with draft_steps.given_streams(model.layers, streams):
             found = model(batch.input_ids, batch.positions, batch, streams[0].clone())
         return torch.cat(found[1], dim=-1), list(model.layers_to_capture)
 

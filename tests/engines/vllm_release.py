@@ -7,9 +7,7 @@ target class has the default and captures. Answers ``ids`` beside what `vllm_dra
 compiled parts: vLLM's own torch code computes in their place.
 """
 
-import contextlib
 import socket
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -42,6 +40,8 @@ except ImportError:
 registry._run_in_subprocess = lambda inspect: (
     inspect()
 )  # which imports vLLM once more for each class
+if not hasattr(torch.ops._C, "silu_and_mul"):
+    torch.ops._C.silu_and_mul = None  # kept by a layer, never called
 CustomOp.dispatch_forward = lambda self, *_, **__: self.forward_native
 torch.accelerator.empty_cache = lambda: None  # the loader calls it; vLLM's CPU worker does this too
 
@@ -64,28 +64,6 @@ class Loader(Absent, Proposer):
         self.draft_model_config = config.speculative_config.draft_model_config
         self.device = torch.device("cpu")
         self.method = "eagle3"
-
-
-class Gives(torch.nn.Module):
-    """A part of a target's layer whose output is given."""
-
-    def __init__(self, output: torch.Tensor) -> None:
-        super().__init__()
-        self._output = output
-
-    def forward(self, *_: Any, **__: Any) -> torch.Tensor:
-        """Hand it over, whatever comes in."""
-        return self._output.clone()
-
-
-@contextlib.contextmanager
-def streaming(layers: Any, streams: torch.Tensor) -> Iterator[None]:
-    """Let a target's layers add to the residual stream what makes it the given one."""
-    with contextlib.ExitStack() as stack:
-        for layer, before, after in zip(layers, streams[:-1], streams[1:], strict=True):
-            parts = {"self_attn": Gives(torch.zeros_like(before)), "mlp": Gives(after - before)}
-            stack.enter_context(mock.patch.dict(layer._modules, parts))
-        yield
 
 
 class Release:
@@ -130,7 +108,7 @@ class Release:
         """What the target's own loop captures of given streams, side by side."""
         target.set_aux_hidden_state_layers(ids)
         positions = torch.arange(streams.shape[1])
-        with streaming(target.model.layers, streams):
+        with draft_steps.given_streams(target.model.layers, streams):
             found = target.model(positions, positions, None, streams[0].clone())
         return torch.cat(found[1], dim=-1)
 

@@ -79,7 +79,9 @@ def _transformers_of(folder: Path) -> str | None:
             said = re.fullmatch(r"Requires-Dist: transformers ?\(?([^;)]*)\)?", line.strip())
             if said and (pinned := re.search(r"==([\w.]+)", said[1])):
                 return pinned[1]
-            if said and re.search(r"<5(\.0+)*(,|$)", said[1]):
+            if said and (
+                re.search(r"<5(\.0+)*(,|$)", said[1]) or not re.search(r"[=<>]5\b", said[1])
+            ):
                 return LAST_OF_FOUR
     return None
 
@@ -98,7 +100,15 @@ def _transformers(version: str) -> Path:
     if not folder.is_dir():
         partial = folder.with_name(f"{folder.name}.{os.getpid()}")
         packages = (f"transformers=={version}", *COMPANIONS[version[0]])
-        _pip(sys.executable, "install", "--no-deps", "--target", str(partial), *packages)
+        _pip(
+            sys.executable,
+            "install",
+            "--no-deps",
+            "--no-compile",
+            "--target",
+            str(partial),
+            *packages,
+        )
         described = partial / f"{STOOD_IN}-0.dist-info"
         described.mkdir()
         (described / "METADATA").write_text(
@@ -123,19 +133,21 @@ def _download(engine: str, version: str, scratch: Path) -> Path:
 
 
 def _unpack(wheel: Path, engine: str, version: str, folder: Path) -> None:
-    """Python and JSON files, and metadata under which the engine finds its own version and platform."""
+    """All but compiled parts, with metadata by which the engine knows its own version and platform."""
     partial = folder.with_name(f"{folder.name}.{os.getpid()}")
+    requires: list[str] = []
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
-            if (name.startswith(f"{engine}/") and name.endswith((".py", ".json"))) or name.endswith(
-                ".dist-info/METADATA"
-            ):
+            if name.startswith(f"{engine}/") and not name.endswith(".so"):
                 archive.extract(name, partial)
+            elif name.endswith(".dist-info/METADATA"):
+                lines = archive.read(name).decode().splitlines()
+                requires = [line for line in lines if line.startswith("Requires-Dist: ")]
     described = partial / f"{engine}-{version}.dist-info"
-    described.mkdir(exist_ok=True)
+    described.mkdir()
     local = "+cpu" if engine == "vllm" else ""
-    text = f"Metadata-Version: 2.1\nName: {engine}\nVersion: {version}{local}\n"
-    (described / "METADATA").write_text(text)
+    head = ["Metadata-Version: 2.1", f"Name: {engine}", f"Version: {version}{local}"]
+    (described / "METADATA").write_text("\n".join([*head, *requires, ""]))
     _settle(partial, folder)
 
 
