@@ -166,13 +166,14 @@ def new(
     left = [cell for cell in release_grid.judge(engine, value, seen, grid) if not cell.agrees]
     name = "_".join((engine.upper(), *version.split(".")))
     old = "_".join((engine.upper(), *last.since.split(".")))
+    ends = before(version.removesuffix(".0"))
     given = "".join(f", {power}={now}" for power, now in powers.items())
     return [
         f"{title} did otherwise with {len(changed)} of {len(seen)} folders than {last.name}:",
         *_told(changed, title),
         f"The value to add to schemas/engines, at the end of RELEASES[{engine!r}], and the end of the one before:",
         f"    {name} = computing({old}, since={version!r}, until={version!r}{given})",
-        f"    {old}: until={before(version)!r}",
+        f"    {old}: until={ends!r}",
         *(["It explains all of them."] if not left else []),
         *(
             [f"It leaves {len(left)} open, by another rule; look in the release's code:"]
