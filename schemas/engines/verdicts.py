@@ -71,7 +71,7 @@ def predict(
         *checked,
         *_raised(source, reading, checked, rules),
         *([] if target is None else check_target(reading.draft, target)),
-        *([] if target is None else release.uncaptured(meant, target)),
+        *([] if target is None else release.uncaptured(reading.draft, target)),
     ]
     trouble = tuple(x for x in found if x.severity != "note" or has_effect(x, release.engine))
     fails = any(item.row.effect == "does-not-load" for item in trouble)

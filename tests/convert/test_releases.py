@@ -282,6 +282,13 @@ def test_a_tap_on_the_embeddings_fails_with_a_llama_target_in_older_releases(
     assert of_pair(pair, engine, first).as_is == "same"
 
 
+def test_a_tap_that_a_release_does_not_read_cannot_fail_there(tmp_path):
+    source = drafts.vllm(tmp_path / "draft", eagle_aux_hidden_state_layer_ids=[0, 3, 5])
+    found = of_pair(with_target(source, tmp_path / "target"), "vllm", "0.11.0")
+    assert found.as_is == "different"
+    assert "taps" in found.differences
+
+
 def test_a_tap_after_the_last_layer_fails_in_vllm_before_0_18(tmp_path):
     source = drafts.vllm(tmp_path / "draft", eagle_aux_hidden_state_layer_ids=[1, 3, 12])
     pair = with_target(source, tmp_path / "target")

@@ -106,7 +106,8 @@ def table(engine: str, form: str, known: dict[str, Found]) -> list[str]:
     """One form of folder in all releases of an engine."""
     versions = [version for version in VERSIONS[engine] if version in known]
     ending = f" ({form})"
-    rows = [name for name in next(iter(known.values())) if name.endswith(ending)]
+    found = {name for cells in known.values() for name in cells}
+    rows = [f"{row}{ending}" for row in release_grid.ROWS if f"{row}{ending}" in found]
     columns: list[tuple[list[str], list[str]]] = []
     for version in versions:
         cells = [_cell(known[version].get(name)) for name in rows]
