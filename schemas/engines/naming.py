@@ -31,7 +31,7 @@ _NUMBERED = re.compile(r"layers\\?\.\d")
 KINDS: Mapping[str, str] = {
     "qkv_proj": "QKVParallelLinear",
     "gate_up_proj": "MergedColumnParallelLinear",
-    "fused_qkv_a_proj": "MergedReplicatedLinear",
+    "fused_qkv_a_proj": "DeepSeekV2FusedQkvAProjLinear",
     "fused_qkv_a_proj_with_mqa": "ReplicatedLinear",
     "q_proj": "ColumnParallelLinear",
     "q_b_proj": "ColumnParallelLinear",

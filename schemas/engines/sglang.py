@@ -437,7 +437,8 @@ def _asks(draft: Draft, _first: int) -> Iterator[Asked]:
     def name(module: str) -> tuple[str, str]:
         leaf = module.rpartition(".")[2]
         within = module.split(".", 2)[-1] if mla or leaf == "o_proj" else leaf
-        return ("lm_head" if leaf == "lm_head" else f"model.{within}"), KINDS[leaf]
+        kind = "ColumnParallelLinear" if mla and leaf == "fc" else KINDS[leaf]
+        return ("lm_head" if leaf == "lm_head" else f"model.{within}"), kind
 
     fused = ("qkv_proj", "gate_up_proj", "fused_qkv_a_proj_with_mqa")
     fp4 = draft.quantisation is not None and any(

@@ -72,6 +72,14 @@ SECTIONS = {
         "class, so `universal` is SGLang and vLLM here. Which streams a target hands over no class tells: see the "
         "trained drafts.",
     ),
+    "quantised": (
+        "Quantised drafts in the draft classes",
+        "Sources in SGLang's layout, quantised by their formats' definitions, converted. *vllm*, *universal*: vLLM's "
+        "class in bfloat16 on a CPU, its logits against those of the plain draft that `--dequantize` writes, "
+        "relative, in the mean square: what is left is the rounding of inputs and kernels. *SGLang's class*: its "
+        "loader alone, since its kernels are CUDA's; every part of the file lies in the parameter that it belongs "
+        "to, bit for bit. *numbers*: what source and outputs stand for, dequantised, bit for bit.",
+    ),
     "facts": (
         "Facts",
         "What the conversions rest on, each shown by running the framework: *class*, two folders give its "

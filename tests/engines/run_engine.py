@@ -4,7 +4,7 @@
     python tests/engines/run_engine.py RIG --output RESULT.json < REQUEST.json
 
 RIG is one of ``vllm``, ``sglang``, ``vllm-draft-class``, ``sglang-draft-class``,
-``sglang-capture-rules``, ``sglang-targets``, ``vllm-targets``, ``vllm-flags``, ``sglang-flags``, ``speculators-class``. An engine may take
+``vllm-quantised``, ``sglang-quantised``, ``sglang-capture-rules``, ``sglang-targets``, ``vllm-targets``, ``vllm-flags``, ``sglang-flags``, ``speculators-class``. An engine may take
 its caller down or hang, so it runs as a process group of its own with a time limit. On failure the
 exit code is 1 and the last lines of the engine's log are on stderr.
 """
@@ -64,6 +64,8 @@ RIGS = {
     "sglang-capture-rules": Rig("sglang", "sglang_capture_rules.py", SGLANG),
     "sglang-targets": Rig("sglang", "sglang_targets.py", {**SGLANG, "SGLANG_USE_CPU_ENGINE": "0"}),
     "vllm-targets": Rig("vllm", "vllm_targets.py", VLLM),
+    "vllm-quantised": Rig("vllm", "vllm_quantised.py", VLLM),
+    "sglang-quantised": Rig("sglang", "sglang_quantised.py", SGLANG),
     "vllm-flags": Rig("vllm", "vllm_flags.py", VLLM),
     "sglang-flags": Rig("sglang", "sglang_flags.py", SGLANG),
     "vllm-release": Rig("vllm", "vllm_release.py", VLLM | {"PYTHONPATH": str(HERE / "stubs")}),
