@@ -429,8 +429,8 @@ def _captures(name: str, draft: Draft, target: TargetFacts) -> Iterator[Finding]
 def _asks(draft: Draft, _first: int) -> Iterator[Asked]:
     """By names without a number, and without what holds the module but for ``self_attn.o_proj``.
 
-    The class of MLA drafts names whole paths. It takes no quantised ``kv_b_proj`` (``post_load_weights``), and
-    puts ModelOpt's NVFP4 aside.
+    The class of MLA drafts names whole paths. It takes no quantised ``kv_b_proj`` (``post_load_weights``), puts
+    ModelOpt's NVFP4 aside, and joins ``q_a_proj`` and ``kv_a_proj_with_mqa`` by the rows of each of their tensors.
     """
     mla = draft.layers.attention.kind == "mla"
 
@@ -441,15 +441,18 @@ def _asks(draft: Draft, _first: int) -> Iterator[Asked]:
         return ("lm_head" if leaf == "lm_head" else f"model.{within}"), kind
 
     fused = ("qkv_proj", "gate_up_proj", "fused_qkv_a_proj_with_mqa")
-    fp4 = draft.quantisation is not None and any(
-        scheme.format == "NVFP4" for scheme in draft.quantisation.modules.values()
-    )
+    schemes = draft.quantisation.modules if draft.quantisation is not None else {}
+    fp4 = any(scheme.format == "NVFP4" for scheme in schemes.values())
     for asked in modules_of(draft, name, only(fused)):
         plain = ""
+        scheme = schemes.get(asked.holds[0])
+        undivided = scheme and [each.suffix for each in scheme.pieces if each.per is None]
         if mla and fp4:
             plain = "SGLang's MLA class loads every weight plain where the scheme is NVFP4"
         elif mla and asked.name.endswith("kv_b_proj"):
             plain = "SGLang's MLA class needs this matrix plain"
+        elif mla and asked.name.endswith("fused_qkv_a_proj_with_mqa") and undivided:
+            plain = f"SGLang's MLA class joins its two parts by rows, and fails on {undivided[0]}, which has none"
         elif asked.name == "model.fc" and not mla:
             plain = "SGLang's llama class takes the numbers as they are and drops the scale"
         yield replace(asked, plain=plain)

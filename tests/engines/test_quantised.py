@@ -43,6 +43,8 @@ SPECS = {
     ),
 }
 STEPS, LENGTH = 2, 24
+LATENT_LEAVES = ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj", *MATRICES[4:])
+"""All but the one that SGLang needs plain."""
 
 LISTS: dict[str, list[str]] = {
     "nothing": [],
@@ -193,10 +195,43 @@ def test_lists_that_we_write_are_right_in_both(answers: dict[str, Any], matrix: 
         matrix.record("facts", fact, title, HOLDS, detail, **version)
 
 
+@pytest.mark.parametrize("kind", ["fp8 static", "w4a16", "nvfp4", "modelopt fp8"])
+def test_sglangs_latent_class_fails_on_what_has_no_rows_to_join(kind: str, root: Path) -> None:
+    """So that these are refused for it; with its latent projections plain they load."""
+    plain = random_drafts.write(SPECS[LATENT], "sglang", root / f"{kind}-plain", trained.TARGET)
+    tensors = {
+        name: value.numpy() for name, value in load_file(plain / "model.safetensors").items()
+    }
+    own, cases, codes = json.loads((plain / "config.json").read_text()), [], []
+    for leaves in (LATENT_LEAVES, LATENT_LEAVES[3:]):
+        ignore = ["re:.*fc", "lm_head", "re:.*kv_b_proj"]
+        if len(leaves) < len(LATENT_LEAVES):
+            ignore += ["re:.*q_b_proj", "re:.*q_a_proj", "re:.*kv_a_proj_with_mqa", "re:.*fused_.*"]
+        said = quantised.quantisation_config(kind, ignore)
+        stored, _ = quantised.quantise(tensors, kind, leaves)
+        source = quantised.save(
+            root / f"{kind}-{len(leaves)}", {**own, "quantization_config": said}, stored
+        )
+        cases.append({"draft": str(source), "output": f"{source}.loaded.safetensors"})
+        try:
+            converted(source, "sglang")
+        except Refused as refused:
+            codes.append({item.code for item in errors(refused.findings)})
+        else:
+            codes.append(set())
+    request = {"target": str(trained.TARGET), "cases": cases}
+    joined, apart = run_engine.run_engine("sglang-quantised", request)["cases"]
+    assert "param.shape" in joined["error"] or "concatenated" in joined["error"], joined["error"]
+    assert "error" not in apart, apart["error"]
+    assert codes == [{"quantised-unmatched"}, set()]
+
+
 # What arrives in SGLang, and what vLLM computes.
 
+LATENT_ROW = "int8, W8A8, latent attention"
 RUN = {
     "int8, W8A8": "int8",
+    LATENT_ROW: "int8",
     "FP8, W8A8 dynamic": "fp8",
     "4 bits, W4A16": "w4a16",
 }
@@ -208,8 +243,11 @@ PROBED = {
     "FP8, ModelOpt": "modelopt fp8",
     "NVFP4, ModelOpt": "modelopt nvfp4",
 }
-WEIGHT = ("weight", "weight_packed")
-FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+FUSED = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "fused_qkv_a_proj_with_mqa": ("q_a_proj", "kv_a_proj_with_mqa"),
+}
 
 
 @pytest.fixture(scope="session")
@@ -221,15 +259,17 @@ def sources(root: Path) -> dict[str, Path]:
             "pack-quantized", quantised._weights(4, "group", group_size=32)
         )
         patch.setitem(quantised.SCHEMES, "w4a16", (quantised._grouped(4, 32), said))
-        plain = random_drafts.write(Spec(layers=1), "sglang", root / "plain", trained.TARGET)
-        tensors = {
-            name: value.numpy() for name, value in load_file(plain / "model.safetensors").items()
-        }
-        config = json.loads((plain / "config.json").read_text())
-        found = {}
+        found: dict[str, Path] = {}
         for row, kind in PROBED.items():
-            stored, _ = quantised.quantise(tensors, kind)
-            own = {**config, "quantization_config": quantised.quantisation_config(kind)}
+            latent = row == LATENT_ROW
+            spec, place = SPECS[LATENT] if latent else Spec(layers=1), root / f"plain-{len(found)}"
+            plain = random_drafts.write(spec, "sglang", place, trained.TARGET)
+            file = load_file(plain / "model.safetensors")
+            tensors = {name: value.numpy() for name, value in file.items()}
+            stored, _ = quantised.quantise(tensors, kind, LATENT_LEAVES if latent else MATRICES)
+            ignore = ("re:.*fc", "lm_head", *(("re:.*kv_b_proj",) if latent else ()))
+            own = json.loads((plain / "config.json").read_text())
+            own["quantization_config"] = quantised.quantisation_config(kind, ignore)
             found[row] = quantised.save(root / f"source-{len(found)}", own, stored)
         return found
 
@@ -266,13 +306,17 @@ def test_every_part_arrives_in_sglangs_class_as_it_lies_in_the_file(
 ) -> None:
     case, path = arrived[row]
     assert "error" not in case, case["error"]
-    loaded = load_file(path)
+    # The llama class calls its first layer as others do, whatever its file says.
+    loaded = {
+        name.replace("model.layers.0.", "model.midlayer."): value
+        for name, value in load_file(path).items()
+    }
     stored = load_file(sources[row] / "model.safetensors")
     wrong = []
     for name, part in stored.items():
-        if name.rpartition(".")[0].rpartition(".")[2] not in MATRICES:
+        if name.rpartition(".")[0].rpartition(".")[2] not in (*MATRICES, *LATENT_LEAVES):
             continue
-        found = _slot(name.replace("midlayer.", "model.layers.0."), loaded, stored)
+        found = _slot(f"model.{name}", loaded, stored)
         same = found is not None and _bytes(found.reshape(-1)) == _bytes(part.reshape(-1), found)
         if not same and not name.endswith("weight_shape"):
             wrong.append(name)
@@ -284,22 +328,18 @@ def test_every_part_arrives_in_sglangs_class_as_it_lies_in_the_file(
 def _slot(
     name: str, loaded: dict[str, torch.Tensor], stored: dict[str, torch.Tensor]
 ) -> torch.Tensor | None:
-    """Where a part lies in the class: by itself, or among the rows of what it is put into."""
+    """Where a part of the file lies in the class: by itself, or among the rows of what it is put into."""
     module, _, part = name.rpartition(".")
     path, _, leaf = module.rpartition(".")
     if name in loaded:
         return loaded[name]
     for whole, leaves in FUSED.items():
-        if leaf not in leaves or f"{path}.{whole}.{part}" not in loaded:
+        target = loaded.get(f"{path}.{whole}.{part}")
+        if leaf not in leaves or target is None:
             continue
-        target, at = loaded[f"{path}.{whole}.{part}"], leaves.index(leaf)
-        files = [f"{module.removesuffix(leaf)}{each}.{part}" for each in leaves]
-        sizes = [
-            stored[file.replace("model.layers.0.", "midlayer.")].reshape(-1).shape[0]
-            if part not in WEIGHT and stored[file.replace("model.layers.0.", "midlayer.")].ndim < 2
-            else len(stored[file.replace("model.layers.0.", "midlayer.")])
-            for file in files
-        ]
+        at, files = leaves.index(leaf), [f"{path}.{each}.{part}" for each in leaves]
+        parts = [stored[file.removeprefix("model.")] for file in files]
+        sizes = [len(each) if each.ndim else 1 for each in parts]
         return target[sum(sizes[:at]) : sum(sizes[: at + 1])]
     return None
 
