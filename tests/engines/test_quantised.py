@@ -116,12 +116,16 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def answers(root: Path) -> dict[str, Any]:
-    """What both engines build from every list, of a llama draft and of a latent one."""
+def answers(root: Path, request: pytest.FixtureRequest) -> dict[str, Any]:
+    """What both engines build from every list, of the drafts that are selected."""
     found: dict[str, Any] = {}
+    items = (item for item in request.session.items if hasattr(item, "callspec"))
+    selected = {item.callspec.params.get("what") for item in items}
     for engine in ("vllm", "sglang"):
         folders = {}
         for what, spec in SPECS.items():
+            if what not in selected:
+                continue
             layout = engine if engine in spec.layouts else "sglang"
             plain = random_drafts.write(spec, layout, root / f"{engine}-{what[:3]}", trained.TARGET)
             if layout != engine:
@@ -140,14 +144,14 @@ def answers(root: Path) -> dict[str, Any]:
                 folders[what, *case] = folder
             found[engine, what] = api.load(str(plain), engine, trained.OPTIONS).reading.draft
         cases = [{"draft": str(folder)} for folder in folders.values()]
-        request = {"target": str(trained.TARGET), "cases": cases}
-        answer = run_engine.run_engine(f"{engine}-quantised", request, timeout_s=1200)
+        asked = {"target": str(trained.TARGET), "cases": cases}
+        answer = run_engine.run_engine(f"{engine}-quantised", asked, timeout_s=1200)
         found[engine] = dict(zip(folders, answer["cases"], strict=True))
         found[engine, "version"] = answer["version"]
     return found
 
 
-@pytest.mark.parametrize("what", SPECS)
+@pytest.mark.parametrize("what", [GROUPED, pytest.param(LATENT, marks=pytest.mark.conformance)])
 @pytest.mark.parametrize("case", CASES, ids=" ".join)
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_our_rules_answer_as_the_engines_own_matchers(
@@ -195,6 +199,7 @@ def test_lists_that_we_write_are_right_in_both(answers: dict[str, Any], matrix: 
         matrix.record("facts", fact, title, HOLDS, detail, **version)
 
 
+@pytest.mark.conformance
 @pytest.mark.parametrize("kind", ["fp8 static", "w4a16", "nvfp4", "modelopt fp8"])
 def test_sglangs_latent_class_fails_on_what_has_no_rows_to_join(kind: str, root: Path) -> None:
     """So that these are refused for it; with its latent projections plain they load."""
@@ -300,6 +305,7 @@ def arrived(sources: dict[str, Path]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.conformance
 @pytest.mark.parametrize("row", PROBED)
 def test_every_part_arrives_in_sglangs_class_as_it_lies_in_the_file(
     row: str, sources: dict[str, Path], arrived: dict[str, Any], matrix: Matrix
