@@ -41,6 +41,12 @@ def capturing_of(engine: str) -> Capturing:
     return Capturing(found["release"], frozenset(found["captures"]), frozenset(found["lacks"]))
 
 
+def known_targets(engine: str) -> frozenset[str]:
+    """Every target class that the engine's registry was asked about."""
+    known = capturing_of(engine)
+    return known.captures | known.lacks
+
+
 def without_capture(
     engine: str, release: str, target: TargetFacts, where: str
 ) -> Iterator[Finding]:
@@ -53,7 +59,7 @@ def without_capture(
         where: the key that would name the layers.
     """
     known = capturing_of(engine)
-    name = next((n for n in target.architectures if n in known.captures | known.lacks), None)
+    name = next((n for n in target.architectures if n in known_targets(engine)), None)
     if name is None or name in known.captures:
         return
     others = [_TITLES[e] for e in _RECORDED if e != engine and name in capturing_of(e).captures]

@@ -31,7 +31,7 @@ from eagle3_interop.schemas.dialects.spelling import Spelling
 from eagle3_interop.schemas.dialects.writing import flat_config, mixed_windows, zero_biases
 from eagle3_interop.schemas.draft import Draft, Mla
 from eagle3_interop.schemas.engines import targets
-from eagle3_interop.schemas.engines.capturing import without_capture
+from eagle3_interop.schemas.engines.capturing import known_targets, without_capture
 from eagle3_interop.schemas.engines.loaders import Loader
 from eagle3_interop.schemas.engines.naming import (
     KINDS,
@@ -211,6 +211,8 @@ def refuses(config: Mapping[str, Any]) -> str:
     if is_wrapped(config):
         return "model_type 'eagle' is vLLM's wrapper form, which SGLang does not know."
     if (name := architecture(config)) not in (STOCK, LATENT_STOCK, *_PLUGIN_CLASSES):
+        if name in known_targets("sglang"):
+            return f"SGLang takes {name!r} for a target's class, and fails on a draft's tensors."
         return f"SGLang has no draft class {name!r}, nor has the plugin."
     return "" if config.get("model_type") is not None else NO_MODEL_TYPE
 

@@ -124,6 +124,7 @@ def found(
         ]
         request = {"target": str(trained.TARGET), "steps": STEPS, "cases": cases}
         said = run_engine.run_engine(RIGS[engine], request, timeout_s=1800)
+        answers["version", engine] = said["version"]
         for name, case, one in zip(names, cases, said["cases"], strict=True):
             answers[engine, name] = one.get("error") or logits_of(Path(case["output"]))
     return answers
@@ -132,6 +133,10 @@ def found(
 def said_of(folder: Path, engine: str) -> str:
     loaded = api.load(str(folder), "auto", Options(), describing=True)
     return str(inspection.engines(loaded)[engine]["as_is"])
+
+
+def versions(found: Mapping[tuple[str, str], Any]) -> dict[str, str]:
+    return {engine: found["version", engine] for engine in JOBS}
 
 
 def equal(
@@ -148,7 +153,8 @@ def test_sglang_reads_the_factor_at_the_top_alone_and_rescales_the_sections(
     assert equal(found, ("vllm", "partial, for vLLM"), ("sglang", "partial"))
     assert said_of(folders["partial"], "sglang") == "same"
     fact = "a partial_rotary_factor inside rope_parameters is not read by SGLang; multimodal sections are rescaled"
-    matrix.record("facts", fact, "SGLang", HOLDS, "class: one network on folder and conversions")
+    detail = "class: one network on folder and conversions"
+    matrix.record("facts", fact, "SGLang", HOLDS, detail, **versions(found))
 
 
 def test_vllm_fails_on_sections_that_do_not_fill_the_rotated_part(
@@ -167,7 +173,8 @@ def test_vllm_shares_head_and_table_of_the_target(
     fact = (
         "a speculators folder of full vocabulary without head and table takes the target's in vLLM"
     )
-    matrix.record("facts", fact, "vLLM", HOLDS, "class: one network on folder and conversions")
+    detail = "class: one network on folder and conversions"
+    matrix.record("facts", fact, "vLLM", HOLDS, detail, **versions(found))
 
 
 def test_vllms_class_with_norms_runs_without_them_as_another_network(

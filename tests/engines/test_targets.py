@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import record_targets
-from matrix import HOLDS, Matrix
+from matrix import HOLDS, TITLES, Matrix
 
 from eagle3_interop.schemas.engines import targets
 from eagle3_interop.schemas.engines.capturing import capturing_of
@@ -28,7 +28,7 @@ def test_the_recorded_classes_are_those_of_the_engines_registry(
     assert capturing_of(engine).release == found["release"]
     counts = f"{len(found['captures'])} classes can, {len(found['lacks'])} cannot"
     fact = "registered target classes that can hand over hidden states"
-    matrix.record("facts", fact, engine, HOLDS, counts, **{engine: found["release"]})
+    matrix.record("facts", fact, TITLES[engine], HOLDS, counts, **{engine: found["release"]})
 
 
 def test_a_model_of_vllms_that_captures_nothing_is_one_that_we_name(
