@@ -408,10 +408,16 @@ class Reader:
         return configured
 
     def _shifted(self, ids: list[int], taps: list[int], where: str) -> None:
-        """Warn of ids that are the default ones in another place's convention: one less, or one more."""
+        """Warn of ids that are the default ones in another place's convention: one less, or one more.
+
+        Where the target's depth is not known, some depth always fits a few small numbers: then only one that
+        real targets have counts.
+        """
         by = taps[0] - 2
         depth = _depth_of_shifted(taps, by) if by in (-1, 1) else None
-        if depth is not None and self.depth in (None, depth):
+        if depth is None:
+            return
+        if depth == self.depth or (self.depth is None and depth >= _REAL_DEPTH):
             word = "less" if by < 0 else "more"
             message = (
                 f"layer ids {ids} feed taps {taps}, each one {word} than the default ones of a target of {depth} layers: "
@@ -462,6 +468,10 @@ class Reader:
             self.say("taps-mismatch", where, message, settled_by="taps")
             return None
         return tuple(fed)
+
+
+_REAL_DEPTH = 12
+"""Layers that a target has at least, whose ids are no accident."""
 
 
 def _depth_of_shifted(taps: list[int], by: int) -> int | None:
