@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 import draft_steps
+import old_torch  # noqa: F401 - before vLLM asks
 import rig
 import torch
 import vllm
