@@ -92,10 +92,11 @@ docs: $(READY)  ## Write the pages that are generated.
 	$(BIN)/python docs/findings.py
 	$(BIN)/python docs/trainers.py
 
-bench: $(READY)  ## Measure speed and memory side by side with cp and the speculators converter.
+bench: smollm  ## Measure speed and memory side by side with cp and the speculators converter.
 	EAGLE3_SPECULATORS_PYTHON="$$($(BIN)/python tests/engines/build_env.py speculators | tail -n 1)" \
 		$(BIN)/python benchmarks/bench_convert.py
 	$(BIN)/python benchmarks/bench_acceptance.py --vllm
+	$(BIN)/python benchmarks/bench_validate.py $(SMOL)
 	$(BIN)/python benchmarks/bench_streams.py --dtype bfloat16
 
 clean:  ## Remove what the targets made.
