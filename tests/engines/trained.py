@@ -14,6 +14,7 @@ import run_engine
 from safetensors.numpy import load_file, save_file
 
 from eagle3_interop.convert import api
+from eagle3_interop.convert.serve.sglang_configs import needs_plugin
 from eagle3_interop.validators.accept.acceptance import Acceptance, measure
 from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.network.reference import Network
@@ -133,8 +134,8 @@ def noise(shape: tuple[int, ...], scale: float, seed: int = 0) -> np.ndarray[Any
 
 def generate(engine: str, folder: Path, **request: Any) -> dict[str, Any]:
     """Run a whole engine on a draft, SGLang with the plugin where the folder names it."""
-    architecture = json.loads((folder / "config.json").read_text())["architectures"][0]
-    plugin = engine == "sglang" and architecture.startswith("Eagle3")
+    config = json.loads((folder / "config.json").read_text())
+    plugin = engine == "sglang" and needs_plugin(config)
     asked = {
         "target": str(TARGET),
         "draft": str(folder),

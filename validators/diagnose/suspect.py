@@ -24,6 +24,7 @@ from eagle3_interop.validators.diagnose.wiring import (
     candidate_scores,
     candidate_windows,
     configured_flags,
+    for_latent_attention,
 )
 from eagle3_interop.validators.network.reference import refuse_unknown
 from eagle3_interop.validators.network.weights import Weights, as_tensor
@@ -67,6 +68,8 @@ def subject_of(
     trained = loaded.trainer.switches if loaded.trainer else {}
     ropes = candidate_ropes(draft.rope, target_rope(target))
     scores = _scores(draft, target)
+    if scores:
+        ropes = for_latent_attention(ropes)
     tables = _tables(draft, weights, target, names)
     others = _other_names(loaded)
     other_norms = _other_norms(loaded, weights, others)

@@ -352,7 +352,9 @@ def candidate_scores(attention: Mla, rope: Rope, target: Rope | None) -> dict[st
     plain = (attention.nope_dim + attention.rope_dim) ** -0.5
     yarns = [one for one in (rope, target) if one is not None and one.scaling == "yarn"]
     grown = [plain * growth(float(one.parameters["factor"])) ** 2 for one in yarns]
-    return {score_label(scale): scale for scale in (attention.softmax_scale, plain, *grown)}
+    # To the digits that a reading has: what is written is read back equal.
+    found = (float(f"{scale:.12g}") for scale in (attention.softmax_scale, plain, *grown))
+    return {score_label(scale): scale for scale in found}
 
 
 def growth(factor: float, mscale: float = 1.0) -> float:
@@ -413,6 +415,24 @@ def _other_amplitudes(yarn: Rope) -> list[Rope]:
         for parameters in (shared, {**shared, "attention_factor": 1.0})
     ]
     return [one for one in others if abs(_amplitude(one) - own) > 1e-6]
+
+
+_YARN = ("factor", "original_max_position_embeddings")
+_BETAS = {"beta_fast": 32.0, "beta_slow": 1.0}
+
+
+def for_latent_attention(ropes: Mapping[str, Rope]) -> dict[str, Rope]:
+    """The ropes as a description of latent attention has them: a yarn names its amplitude in the place of mscales."""
+    found: list[Rope] = []
+    for rope in ropes.values():
+        if rope.scaling == "yarn":
+            numbers = {key: rope.parameters[key] for key in _YARN}
+            numbers |= {key: rope.parameters.get(key, usual) for key, usual in _BETAS.items()}
+            numbers["attention_factor"] = _amplitude(rope)
+            rope = rope.model_copy(update={"parameters": numbers})
+        if rope not in found:
+            found.append(rope)
+    return {rope_label(rope): rope for rope in found}
 
 
 def _amplitude(yarn: Rope) -> float:
