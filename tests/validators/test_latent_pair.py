@@ -25,7 +25,7 @@ from eagle3_interop.validators.target.writing import write_texts
 DATA = Path(__file__).resolve().parents[1] / "data"
 TARGET, DRAFTS = DATA / "mla" / "target", DATA / "mla" / "drafts"
 OPTIONS = api.Options(target=str(TARGET))
-LINES = (DATA / "prompts.jsonl").read_text().splitlines()[:10]
+LINES = (DATA / "prompts.jsonl").read_text().splitlines()[:24]
 PROMPTS = [json.loads(line)["token_ids"] for line in LINES]
 
 
@@ -37,7 +37,7 @@ def target():
 @pytest.fixture(scope="module")
 def ordered(target):
     """Texts, and how many of them are the sieve's."""
-    return order_texts(write_texts(target, PROMPTS, 40, 4).texts)
+    return order_texts(write_texts(target, PROMPTS, 64, 4).texts)
 
 
 def subject(folder, target):
