@@ -524,3 +524,12 @@ def test_the_same_ids_in_both_places_of_a_llama_draft_are_asked_about(tmp_path):
 @pytest.mark.parametrize(("layout", "name"), [("universal", "vllm"), ("sglang", "sglang")])
 def test_the_hub_lists_it_under_an_engine_that_loads_it(layout, name):
     assert library(layout, mla.VLLM_CONFIG) == name
+
+
+def test_sglangs_plugin_rotates_no_halves(tmp_path):
+    """The name of its class, which vLLM knows too, stands for neighbours."""
+    changes = {"architectures": ["Eagle3DeepseekV3ForCausalLM"], "rope_interleave": False}
+    source = mla.sglang(tmp_path / "draft", **changes)
+    assert refusals(loaded, source, "sglang") == {"half-rotation"}
+    settled = described(source, "sglang", sets={"layers.attention.interleaved": True})
+    assert settled.layers.attention.interleaved

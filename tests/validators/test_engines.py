@@ -535,6 +535,13 @@ def test_an_engine_that_writes_another_text(world):
     assert "not the reference target's own greedy choice" in said["engine-text"]
 
 
+def test_what_an_engine_was_told_for_its_cpu_stands_in_the_report(world):
+    served = replace(world.served(world.answers()), told=("--attention-backend=CPU_MLA",))
+    _, said = judgement(world, served)
+    assert "--attention-backend=CPU_MLA" in said["engine-on-a-cpu"]
+    assert "engine-on-a-cpu" not in judgement(world, world.served(world.answers()))[1]
+
+
 def test_a_text_that_ended_early_is_judged_at_its_length(world):
     short = [replace(text, scored=9) for text in world.texts]
     counted = measure(world.network, world.target, short, [CHAIN])[CHAIN]
