@@ -170,7 +170,7 @@ class Folders:
 
     def run(self) -> None:
         for engine, folders in self._jobs.items():
-            test_classes.run(engine, folders, self.grid, self.root)
+            test_classes.run(engine, trained.TARGET, folders, self.grid, self.root)
 
     def logits(self, engine: str, name: str) -> Any:
         return self.grid.found[engine, self.root / name]
@@ -336,7 +336,7 @@ def test_the_stream_after_the_last_layer(tmp_path: Path, matrix: Matrix) -> None
     fact = "the stream after the last layer can be tapped (id L)"
     matrix.claim("facts", fact, "vLLM", HOLDS, held, "engine", vllm=found["version"])
 
-    cell = test_classes.convert(source, "speculators", "sglang")
+    cell = test_classes.convert(source, "speculators", "sglang", trained.OPTIONS)
     assert cell.codes == ("end-tap",)
     assert cell.folder is not None
     try:

@@ -63,7 +63,9 @@ def test_folders_that_are_not_the_network_of_their_config(tmp_path: Path, matrix
     for row, (config, tensors, _) in WRONG.items():
         folders.append(trained.changed(source, tmp_path / row.replace(" ", "-"), config, tensors))
     inputs, grid = test_classes.write_inputs(tmp_path / "inputs", Spec()), test_classes.Grid()
-    test_classes.run("sglang", [(folder, inputs) for folder in folders], grid, tmp_path)
+    test_classes.run(
+        "sglang", trained.TARGET, [(folder, inputs) for folder in folders], grid, tmp_path
+    )
     assert not isinstance(grid.found["sglang", good], str)
     for folder, (row, (_, _, message)) in zip(folders[1:], WRONG.items(), strict=True):
         said = grid.found["sglang", folder]
@@ -103,7 +105,7 @@ def test_a_server_without_the_plugin(tmp_path: Path, matrix: Matrix) -> None:
     for kind in ("llama", "qwen3"):
         spec = Spec(kind=kind, flags={"norm_before_residual": True})
         source = random_drafts.write(spec, "vllm", tmp_path / kind, trained.TARGET)
-        cell = test_classes.convert(source, "vllm", "universal")
+        cell = test_classes.convert(source, "vllm", "universal", trained.OPTIONS)
         assert cell.folder is not None
         folders.append(cell.folder)
     cases = [{"draft": str(f), "inputs": str(inputs), "output": f"{f}.out"} for f in folders]

@@ -458,8 +458,8 @@ def converted_once(source: Path, destination: str) -> Path:
     return output if output.exists() else converted(source, destination)
 
 
-@pytest.mark.parametrize("row", PROBED)
-def test_a_quantised_fc_is_refused_for_sglang_which_drops_its_scale(
+@pytest.mark.parametrize("row", [row for row in PROBED if "latent" not in row])
+def test_a_quantised_fc_is_refused_for_sglangs_llama_class_which_drops_its_scale(
     row: str, sources: dict[str, Path]
 ) -> None:
     draft = api.load(str(sources[row]), "sglang", trained.OPTIONS).reading.draft
