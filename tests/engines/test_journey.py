@@ -70,9 +70,14 @@ def converted(name: str, destination: str, folder: Path) -> Path:
     return output
 
 
-def validated(checkpoint: Path, *options: str, fine: tuple[int, ...] = (0, 1)) -> tuple[int, Any]:
+def validated(
+    checkpoint: Path,
+    *options: str,
+    fine: tuple[int, ...] = (0, 1),
+    target: Path = trained.TARGET,
+) -> tuple[int, Any]:
     """The exit code and the report of ``eagle3-validate``."""
-    arguments = ["--target", str(trained.TARGET), "--prompts", str(PROMPTS), "--device", "cpu"]
+    arguments = ["--target", str(target), "--prompts", str(PROMPTS), "--device", "cpu"]
     arguments += ["--max-new-tokens", str(trained.NEW_TOKENS), "--json", "-", *options]
     result = CliRunner().invoke(validate_cli.app, [str(checkpoint), *arguments])
     assert result.exit_code in fine, result.output
@@ -233,3 +238,25 @@ def shift(config: dict[str, Any]) -> None:
         for key in ("eagle_aux_hidden_state_layer_ids", "layer_ids"):
             if key in place:
                 place[key] = [i + 1 for i in place[key]]
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("here", ["sglang"], indirect=True)
+def test_an_fc_trained_on_the_embedding_and_served_without_it(here: str, tmp_path: Path) -> None:
+    """The draft of a Kimi-like target, fc trained on [embedding, 2, 3] and served [2, 3, 5]; then put right."""
+    served = trained.MLA / "drafts" / "shifted"
+
+    def put_right(config: dict[str, Any]) -> None:
+        config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = [0, 2, 3]
+
+    meant = trained.changed(served, tmp_path / "meant", put_right)
+    still_there = f"--engine-arg=speculative-draft-model-path={served}"
+    code, report = validated(meant, *started(here, still_there), target=trained.MLA_TARGET)
+    assert code == 1
+    (cause,) = report["engine"]["causes"]
+    assert cause["exact"]
+    assert cause["message"] == "feeds each block of fc the next one's tap: [2, 3, 5], not [0, 2, 3]"
+    slow = report["engine"]["got"]["accept_length"]
+    code, report = validated(meant, *started(here), target=trained.MLA_TARGET)
+    assert runs_it(code, report)
+    assert report["engine"]["got"]["accept_length"] > slow + 0.3
