@@ -536,6 +536,23 @@ def test_writing_is_advised_to_those_alone_who_did_not_ask_for_it(
     assert ("--write" in ran.output) == (not asked)
 
 
+@pytest.mark.usefixtures("_one_target")
+def test_write_writes_nothing_that_the_texts_do_not_support(tmp_path, monkeypatch, small_pair):
+    """Which they do is judged apart (`test_diagnose_verdict.py`)."""
+    best = diagnose(of_folder(edited(tmp_path, "plain"), small_pair), budget=0.0)
+    other = replace(best, verdict="better-wiring")
+    too_few = property(lambda _: "1 text is too few to tell.")
+    monkeypatch.setattr(type(best), "unsupported", too_few)
+    monkeypatch.setattr(orchestration, "diagnose", lambda *_, **__: other)
+    (tmp_path / "prompts").write_text("Hello")
+    common = (tmp_path / "draft", "--target", TARGET, "--prompts", tmp_path / "prompts")
+    ran = command(*common, "--write", tmp_path / "out")
+    assert ran.exit_code == 1, ran.output
+    assert "Nothing was written: 1 text is too few to tell." in " ".join(ran.output.split())
+    assert "wiring-not-supported" in ran.output
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_table_names_its_score_and_keeps_the_configured_wiring():
     marks = ["best", "", "", "configured", ""]
     found = [Row(float(i), "2.0", f"wiring {i}", mark, "") for i, mark in enumerate(marks)]
