@@ -1,11 +1,14 @@
 """What serving a draft costs that was trained otherwise: both networks measured on the same texts."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from conversions import convert
 from exports import DATA, TARGET
+from typer.testing import CliRunner
 
+from eagle3_interop.validators import record_cli
 from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.prove.request import Request
 from eagle3_interop.validators.prove.validate import validate
@@ -114,3 +117,17 @@ def test_nothing_stands_there_by_the_word_that_nobody_trained_otherwise(random_t
 @pytest.mark.parametrize("name", ["specforge/plain", "automodel/plain"])
 def test_nothing_stands_there_where_engines_compute_what_was_trained(name, random_texts):
     assert report(DATA / name, TARGET, random_texts).as_trained is None
+
+
+def test_recordings_as_short_as_the_draft_are_enough(mislabelled, few, tmp_path):
+    """One token beyond the scored ones: enough for one draft token, for either network."""
+    streams = tmp_path / "streams"
+    arguments = [PAIR / "target", "--out", streams, "--prompts", few, "--max-new-tokens", 24]
+    ran = CliRunner().invoke(record_cli.app, [*map(str, arguments), "--lookahead", "1"])
+    assert ran.exit_code == 0, ran.output
+    common = {"shape": Shape.chain(1), "new_tokens": 24}
+    request = Request(str(mislabelled), str(PAIR / "target"), **common)
+    live = validate(replace(request, prompts=few))[0]
+    recorded = validate(replace(request, streams=str(streams)))[0]
+    assert recorded.acceptance == live.acceptance
+    assert recorded.as_trained.acceptance == live.as_trained.acceptance

@@ -95,11 +95,11 @@ def written_batches(group: Written, *, reach: int = 0, token_budget: int = 4096)
     """
     for rows, length in _groups(group.texts, reach, token_budget):
         chosen = [group.texts[row] for row in rows]
-        at = torch.tensor(rows, device=group.features.final.device)
-        taps = {tap: stream[at, :length] for tap, stream in group.features.taps.items()}
-        features = Features(taps, group.features.final[at, :length])
-        tokens = _padded(chosen).to(at.device)
-        yield _batch(chosen, [group.indices[row] for row in rows], tokens, features)
+        taps = {tap: stream[rows, :length] for tap, stream in group.features.taps.items()}
+        final = group.features.final[rows, :length]
+        tokens = _padded(chosen).to(final.device)
+        indices = [group.indices[row] for row in rows]
+        yield _batch(chosen, indices, tokens, Features(taps, final))
 
 
 def _groups(

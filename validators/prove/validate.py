@@ -354,7 +354,9 @@ def _measure(
     """
     network, others = networks.checkpoint, networks.others
     shape = shapes[0]
-    depth = max(MIN_DEPTH, shape.steps)
+    # Recorded texts go on as far as was asked: beyond the draft only where there is a source to compare.
+    further = networks.source is not None or teacher is None
+    depth = max(MIN_DEPTH, shape.steps) if further else shape.steps
     compared = [LogitComparison(network, one, depth) for one in others]
     final = any(one.draft.fc is None for one in (network, *others))
     counters = [{one: Counter(one) for one in shapes}, *({shape: Counter(shape)} for _ in others)]
