@@ -12,9 +12,10 @@ from eagle3_interop.schemas.dialects.base import (
 )
 from eagle3_interop.schemas.dialects.flat import read_flat
 from eagle3_interop.schemas.dialects.hf import CONFIG
+from eagle3_interop.schemas.dialects.keys import IDS
 from eagle3_interop.schemas.dialects.nested import read_nested
 from eagle3_interop.schemas.dialects.rules import FlatRules, NestedRules
-from eagle3_interop.schemas.draft import Draft
+from eagle3_interop.schemas.draft import DefaultTaps, Draft, default_taps
 from eagle3_interop.schemas.engines.loaders import Loader
 from eagle3_interop.schemas.engines.naming import Naming
 from eagle3_interop.schemas.engines.targets import taps_of
@@ -143,6 +144,12 @@ class Release:
         yield from self.captures(self.name, draft, target)
         if draft.fc is None:
             return
+        if draft.tapping == DefaultTaps() and default_taps(target.layers) is None:
+            message = (
+                f"{self.title} feeds the default triple, and {target.layers} layers do not have three "
+                f"different streams for it: fc takes {draft.fc.blocks}."
+            )
+            yield finding("taps-mismatch", f"{CONFIG}: {IDS}", message)
         named, where = next(iter(target.architectures), ""), f"{CONFIG}: architectures"
         first = self.hands_out(target)
         if first is not None and not (at_least(self.until, first) or begins(first, self.until)):

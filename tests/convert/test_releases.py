@@ -236,6 +236,16 @@ def test_the_first_vllm_takes_the_default_triple_whatever_the_ids_say(tmp_path):
     assert of(source, "vllm", "0.11.1").as_is == "same"
 
 
+@pytest.mark.parametrize(("layers", "state"), [(6, "does-not-load"), (12, "different")])
+def test_and_fails_where_a_target_is_too_shallow_for_three_different_streams(
+    layers, state, tmp_path
+):
+    target = drafts.target(tmp_path / "target", num_hidden_layers=layers)
+    options = api.Options(target=str(target), trainer="none")
+    pair = api.load(str(drafts.vllm(tmp_path / "draft")), "auto", options)
+    assert of_pair(pair, "vllm", "0.11.0").as_is == state
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in TRAINED.iterdir()))
 def test_the_trained_drafts_name_their_first_right_release(name):
     first = {

@@ -1,9 +1,11 @@
 """Older releases on the same folders: their own code does what the rules of `schemas/engines` say."""
 
 import pytest
-import release_grid
-import releases
-from release_grid import IN_CI, SAME, Grid, Seen
+import release_new
+import release_seen
+from release_grid import Grid
+from release_rows import IN_CI
+from release_seen import SAME, Seen
 
 from eagle3_interop.schemas.engines.releases import RELEASES
 from eagle3_interop.schemas.engines.versions import at_least
@@ -25,7 +27,7 @@ def seen(grid: Grid) -> dict[tuple[str, str], dict[str, Seen] | str]:
     """What each release that CI runs does with them."""
     found = {}
     for engine, version in NAMED:
-        found[engine, version] = release_grid.see(engine, version, grid)
+        found[engine, version] = release_seen.see(engine, version, grid)
     return found
 
 
@@ -33,8 +35,8 @@ def seen(grid: Grid) -> dict[tuple[str, str], dict[str, Seen] | str]:
 def test_a_release_does_what_its_rules_say(engine: str, version: str, grid: Grid, seen) -> None:
     found = seen[engine, version]
     assert not isinstance(found, str), found
-    rules = release_grid.rules_of(engine, version)
-    cells = release_grid.judge(engine, rules, found, grid)
+    rules = release_seen.rules_of(engine, version)
+    cells = release_seen.judge(engine, rules, found, grid)
     wrong = [
         f"{cell.case.name}: {cell.predicted}, {cell.seen}" for cell in cells if not cell.agrees
     ]
@@ -60,7 +62,7 @@ def test_a_feature_that_a_release_does_not_have_never_runs_right(
 
 def test_a_release_that_comes_out_is_told_by_what_changed(grid: Grid) -> None:
     known = [one for one in RELEASES["sglang"] if not at_least(one.since, "0.5.12")]
-    lines = "\n".join(releases.new("sglang", "0.5.16", grid, known, kept=True))
+    lines = "\n".join(release_new.new("sglang", "0.5.16", grid, known, kept=True))
     assert "SGLang 0.5.16 did otherwise" in lines
     for field in ("block_norms=True", "post_norm=True", "later_layers=True", "other_blocks=True"):
         assert field in lines
@@ -71,5 +73,5 @@ def test_a_release_that_comes_out_is_told_by_what_changed(grid: Grid) -> None:
 
 def test_a_release_that_changed_nothing_needs_no_value(grid: Grid) -> None:
     known = [one for one in RELEASES["sglang"] if not at_least(one.since, "0.5.17")]
-    lines = "\n".join(releases.new("sglang", "0.5.16", grid, known, kept=True))
+    lines = "\n".join(release_new.new("sglang", "0.5.16", grid, known, kept=True))
     assert "Nothing to add" in lines
