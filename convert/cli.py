@@ -527,37 +527,33 @@ def serve(
     with console.outcomes(refused):
         from eagle3_interop.convert import api
         from eagle3_interop.convert.decide import inspection
-        from eagle3_interop.convert.serve import command as serving
+        from eagle3_interop.convert.serve.launch import Serving
+        from eagle3_interop.convert.serve.several import Served, command_for, judged_by_all
         from eagle3_interop.schemas.engines.releases import named_of, newest
         from eagle3_interop.schemas.findings import errors
 
         asked = named_of(releases or (), engine)
-        version = asked.version if asked else None
         loaded = api.load(source, "auto", api.Options(target=target), weights=False, shared=False)
-        inspection.require_same(loaded, engine, asked)
-        release = asked.release if asked else newest(engine)
-        config = release.seen(loaded.checkpoint.config)
-        theirs = loaded.target.text_config if loaded.target else None
-        wanted = serving.Serving(
-            engine,
-            config,
-            source,
-            target or loaded.reading.draft.target.name or "TARGET",
-            loaded.reading.draft.speculative_tokens or 3
-            if num_draft_tokens is None
-            else num_draft_tokens,
-            topk,
-            target_config=theirs,
-            version=version,
-        )
-        line = serving.command(wanted).line
-        own = serving.judge(line, engine, config, source, theirs, target, version)
-        found = (
-            own
-            if check is None
-            else serving.judge(check, engine, config, source, theirs, target, version)
-        )
-        found = [*(asked.remarks if asked else ()), *found]
+        told = loaded.reading.draft
+        served = []
+        for one in asked or (None,):
+            inspection.require_same(loaded, engine, one)
+            release = one.release if one else newest(engine)
+            wanted = Serving(
+                engine,
+                release.seen(loaded.checkpoint.config),
+                source,
+                target or told.target.name or "TARGET",
+                told.speculative_tokens or 3 if num_draft_tokens is None else num_draft_tokens,
+                topk,
+                target_config=loaded.target.text_config if loaded.target else None,
+                version=one.version if one else None,
+            )
+            served.append(Served(wanted, target, one))
+        line = command_for(served)
+        own = judged_by_all(line, served)
+        found = own if check is None else judged_by_all(check, served)
+        found = [*(item for one in asked for item in one.remarks), *found]
         console.findings(found)
         if check is not None and not errors(found):
             warned = any(item.severity == "warning" for item in found)

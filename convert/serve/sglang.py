@@ -79,7 +79,7 @@ def sglang_command(serving: Serving) -> Command:
         f"--{_DRAFT}": _BOTH_KINDS if _kinds_differ(serving) else None,
         "--dtype": dtype_wanted(serving.config, serving.target_config),
     }
-    # An older release reads every target by its config.json, and has no flag for it.
+    # In older releases there was no flag for it.
     known = flags_of("sglang", serving.version).values if serving.version else flags
     if _PARSER not in known:
         flags[_PARSER] = None
@@ -206,7 +206,10 @@ def _judge_names(launch: Launch) -> Iterator[Finding]:
         return
     code = "serve-mistral-name" if local_folder(target) else "serve-mistral-target"
     message = f"by the name {target!r} SGLang reads params.json, not config.json."
-    yield finding(code, "--model-path", message, fix="--model-config-parser hf")
+    fix = "--model-config-parser hf"
+    if _PARSER not in launch.known.values:
+        fix = "Give the target another name, by a link: this release has no --model-config-parser."
+    yield finding(code, "--model-path", message, fix=fix)
 
 
 # Counts: `speculative_hook.py` `_handle_eagle_family` and `_init_adaptive_speculative_params`.

@@ -3,6 +3,11 @@
 from eagle3_interop.schemas.codes.base import WITH_PLUGIN, Code
 
 CODES: dict[str, Code] = {
+    "serve-releases": Code(
+        "error",
+        "No launch command is right in all releases that were named with --for.",
+        "Name one release, and serve each with its own command.",
+    ),
     "serve-folder": Code(
         "error",
         "The folder is of another layout, which this engine does not load, or reads as another network.",

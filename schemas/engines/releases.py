@@ -8,7 +8,7 @@ from eagle3_interop.schemas.dialects.rules import NestedRules
 from eagle3_interop.schemas.engines.release import Release
 from eagle3_interop.schemas.engines.sglang_releases import SGLANG
 from eagle3_interop.schemas.engines.speculators_releases import SPECULATORS
-from eagle3_interop.schemas.engines.versions import at_least, begins, is_version
+from eagle3_interop.schemas.engines.versions import at_least, begins, is_version, numbers
 from eagle3_interop.schemas.engines.vllm_releases import VLLM
 from eagle3_interop.schemas.findings import Finding, Usage, finding, refusal
 
@@ -120,17 +120,18 @@ def of_itself(engine: str, version: str) -> Named:
     return named(engine, version)
 
 
-def named_of(words: Iterable[str], engine: str) -> Named | None:
-    """The one release of an engine that a command line names; None, where it names none.
+def named_of(words: Iterable[str], engine: str) -> tuple[Named, ...]:
+    """The releases of an engine that a command line names, oldest first.
 
     Raises:
-        Usage: it names another engine's, or several.
-        Refused: it is older than every known release.
+        Usage: it names another engine's.
+        Refused: one is older than every known release.
     """
     found = parse_named(words)
-    if len(found) > 1 or any(one.release.engine != engine for one in found):
-        raise Usage(f"--for {' '.join(one.word for one in found)}: give one release of {engine}.")
-    return found[0] if found else None
+    for one in found:
+        if one.release.engine != engine:
+            raise Usage(f"--for {one.word}: give releases of {engine}.")
+    return tuple(sorted(found, key=lambda one: numbers(one.version)))
 
 
 def forms_for(releases: Iterable[Release]) -> Forms:

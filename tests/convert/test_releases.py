@@ -504,11 +504,62 @@ def test_a_flag_that_a_release_does_not_have_is_an_error_for_it_alone(tmp_path):
     assert json.loads(run(*words).stdout)["status"] == "ok"
 
 
-def test_one_release_of_the_engine_that_serves_is_named_or_none(tmp_path):
+def served(source, engine, *named_so, **options):
+    words = [part for word in named_so for part in ("--for", word)]
+    words += [part for name, value in options.items() for part in (f"--{name}", value)]
+    return run("serve", source, "--engine", engine, *words, "--json")
+
+
+def test_releases_of_another_engine_than_the_one_that_serves_are_wrong_usage(tmp_path):
+    ran = served(drafts.vllm(tmp_path / "draft"), "vllm", "vllm==0.21", "sglang==0.5.23")
+    assert ran.exit_code == 2
+
+
+def test_a_command_for_several_releases_is_that_of_each(tmp_path):
     source = drafts.vllm(tmp_path / "draft")
-    for words in (["sglang==0.5.23"], ["vllm==0.21", "vllm==0.22"]):
-        named_so = [part for word in words for part in ("--for", word)]
-        assert run("serve", source, "--engine", "vllm", *named_so).exit_code == 2
+    both, new = served(source, "vllm", "vllm==0.22", "vllm==0.33"), served(source, "vllm")
+    assert both.exit_code == 0
+    assert json.loads(both.stdout)["command"] == json.loads(new.stdout)["command"]
+
+
+def test_the_first_of_several_releases_that_reads_another_network_is_named(tmp_path):
+    source = drafts.vllm(tmp_path / "draft", norm_output=True)
+    ran = served(source, "vllm", "vllm==0.22", "vllm==0.21")
+    assert ran.exit_code == 3
+    assert "vLLM 0.21 computes another network" in ran.stdout
+
+
+def test_a_flag_has_to_be_one_of_every_release_that_is_named(tmp_path):
+    source = drafts.sglang(tmp_path / "draft")
+    line = (
+        json.loads(served(source, "sglang").stdout)["command"]
+        + " --speculative-draft-window-size 9"
+    )
+    for words, code in ((["0.5.23"], 0), (["0.5.23", "0.5.11"], 1)):
+        ran = served(source, "sglang", *(f"sglang=={word}" for word in words), check=line)
+        assert ran.exit_code == code, ran.stdout
+    assert "SGLang 0.5.11 has no such flag" in ran.stdout
+
+
+def test_where_no_command_is_right_in_all_of_them_the_first_that_fails_is_named(tmp_path):
+    """A path that SGLang takes for Mistral's own format; 0.5.11 has no flag against it."""
+    source = drafts.sglang(tmp_path / "draft")
+    place = drafts.target(tmp_path / "mistral-eagle", max_position_embeddings=2048)
+    assert served(source, "sglang", "sglang==0.5.23", target=str(place)).exit_code == 0
+    ran = served(source, "sglang", "sglang==0.5.23", "sglang==0.5.11", target=str(place))
+    assert ran.exit_code == 3
+    (found,) = json.loads(ran.stdout)["findings"]
+    assert found["code"] == "serve-releases"
+    assert "no command is right in all of SGLang 0.5.11, SGLang 0.5.23" in found["message"]
+
+
+def test_a_release_without_a_flag_is_not_told_to_use_it(tmp_path):
+    source = drafts.sglang(tmp_path / "draft")
+    place = drafts.target(tmp_path / "mistral-eagle", max_position_embeddings=2048)
+    for version, fix in (("0.5.11", "Give the target another name"), ("0.5.12", None)):
+        found = json.loads(served(source, "sglang", f"sglang=={version}", target=str(place)).stdout)
+        fixes = [one["fix"] for one in found["findings"] if one["code"] == "serve-mistral-name"]
+        assert [text[: len(fix or "")] for text in fixes] == ([fix] if fix else [])
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])

@@ -73,6 +73,8 @@ def page(known: dict[str, Any]) -> str:
             lines += table(engine, form, known[engine])
     if "trained" in known:
         lines += trained(known["trained"])
+    if "whole" in known:
+        lines += whole(known["whole"])
     return "\n".join(lines) + "\n"
 
 
@@ -140,6 +142,45 @@ def trained(known: dict[str, Any]) -> list[str]:
 
 def _turned(found: dict[str, str] | None) -> str:
     return "" if found is None else f"{found['version']}: {_cell(found)}"
+
+
+def whole(known: dict[str, Any]) -> list[str]:
+    """What whole engines counted of the trained drafts."""
+    lines = [
+        "",
+        "## Whole engines",
+        "",
+        *_wrapped(
+            "Conversions of trained drafts in whole engines, 24 prompts, 96 new tokens each, four draft tokens a step, "
+            "float32: drafting steps / accepted tokens, equal to the reference's at every position. Drafts that a "
+            "release does not run right by its rules are left out. vLLM's wheels are unpacked whole before today's "
+            "environment, whose torch they want; vLLM 0.30 gets C++ kernels of its own that it puts where nobody reads "
+            "them. SGLang's Python files run on stand-ins for what is compiled. The first rows are the releases that "
+            "do not run so, and what stops them."
+        ),
+    ]
+    for engine, title in TITLES.items():
+        if engine not in known:
+            continue
+        drafts = list(dict.fromkeys(name for cells in known[engine].values() for name in cells))
+        lines += ["", f"### {title}, whole", "", "| | " + " | ".join(drafts) + " |"]
+        lines += ["|---" * (len(drafts) + 1) + "|"]
+        for version in sorted(known[engine], key=_numbers):
+            cells = known[engine][version]
+            told = [_counted(cells.get(name)) for name in drafts]
+            lines.append(f"| {version} | " + " | ".join(told) + " |")
+    return lines
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
+
+
+def _counted(found: dict[str, str] | None) -> str:
+    if found is None:
+        return ""
+    marks = {"equal": "", "other": "**OTHER**: ", "stopped": "does not run: "}
+    return marks[found["state"]] + found["detail"].replace("|", "\\|")
 
 
 def _wrapped(text: str) -> list[str]:

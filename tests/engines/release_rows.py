@@ -72,6 +72,15 @@ PATCHES = {
 """The last patches of every engine."""
 
 IN_CI = {"vllm": ("0.21.0", "0.24.0"), "sglang": ("0.5.11", "0.5.16")}
+WHOLE = {
+    "vllm": ("0.27.1", "0.30.0", "0.32.0"),
+    "sglang": ("0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23"),
+}
+"""Whose whole engines run here."""
+
+NOT_WHOLE = {"vllm": ("0.26.0",), "sglang": ("0.5.17", "0.5.18")}
+"""Those before them, which say why they do not."""
+
 FORMS = {"vllm": ("vllm", "speculators", "sglang"), "sglang": ("sglang",)}
 FORM_TITLES = {
     "vllm": "vLLM's flat form",

@@ -5,6 +5,7 @@
     python tests/engines/releases.py vllm 0.21.0 0.24.0 # the grid in some releases, or all of an engine
     python tests/engines/releases.py --rows 'no fc'     # some rows of the grid; the others stay as they were seen
     python tests/engines/releases.py --trained          # the trained drafts, where the releases begin to run them
+    python tests/engines/releases.py --whole            # whole engines on trained drafts
     python tests/engines/releases.py --new vllm 0.34.0  # one that came out: what changed, and the value to add
 
 ``--kept`` takes what an earlier run of the same rigs on the same folders left. Exit code 1 where a rule and a run
@@ -15,11 +16,13 @@ import argparse
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import release_new
 import release_page
 import release_seen
 import release_trained
+import release_whole
 from release_grid import Grid
 from release_page import TITLES, Found
 from release_rows import ROWS, VERSIONS
@@ -46,24 +49,29 @@ def main() -> int:
     parser.add_argument("--rows", nargs="+", choices=ROWS, metavar="ROW", help="of the grid")
     part = parser.add_mutually_exclusive_group()
     part.add_argument("--trained", action="store_true", help="the trained drafts alone")
+    part.add_argument("--whole", action="store_true", help="whole engines alone")
     part.add_argument("--new", action="store_true", help="judge by the newest known release")
     arguments = parser.parse_args()
     if arguments.engine not in (None, *VERSIONS) and not arguments.trained:
         parser.error(f"{arguments.engine} runs the trained drafts alone: --trained")
     if arguments.new and not arguments.versions:
         parser.error("--new: give an engine and the version that came out")
-    whole = not (arguments.engine or arguments.rows)
+    everything = not (arguments.engine or arguments.rows or arguments.trained or arguments.whole)
+    engines = [arguments.engine] if arguments.engine else list(TITLES)
     failed: list[str] = []
     with tempfile.TemporaryDirectory(prefix="eagle3-releases-") as scratch:
         root = Path(scratch)
-        if not arguments.trained:
+        if not (arguments.trained or arguments.whole):
             grid = Grid.write(root / "grid", rows=arguments.rows or ROWS)
             if arguments.new:
                 return _new(grid, arguments)
             failed += _grid(grid, arguments)
-        if arguments.trained or whole:
-            engines = [arguments.engine] if arguments.engine else list(TITLES)
-            failed += _trained(root / "trained", engines, kept=arguments.kept)
+        if arguments.trained or everything:
+            failed += _kept(
+                "trained", release_trained.run(root / "trained", engines, kept=arguments.kept)
+            )
+        if arguments.whole or everything:
+            failed += _kept("whole", release_whole.run(root / "whole", engines))
     print("\n".join(failed))
     return 1 if failed else 0
 
@@ -93,9 +101,10 @@ def _grid(grid: Grid, arguments: argparse.Namespace) -> list[str]:
     return failed
 
 
-def _trained(root: Path, engines: list[str], *, kept: bool) -> list[str]:
-    found, failed = release_trained.run(root, engines, kept=kept)
-    release_page.save("trained", found)
+def _kept(section: str, ran: tuple[dict[str, Any], list[str]]) -> list[str]:
+    """What failed; what was found is saved."""
+    found, failed = ran
+    release_page.save(section, found)
     return failed
 
 

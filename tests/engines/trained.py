@@ -136,7 +136,14 @@ def generate(engine: str, folder: Path, **request: Any) -> dict[str, Any]:
     """Run a whole engine on a draft, SGLang with the plugin where the folder names it."""
     config = json.loads((folder / "config.json").read_text())
     plugin = engine == "sglang" and needs_plugin(config)
-    asked = {
+    variables = plugin_variables(folder.parent) if plugin else None
+    asked = generation(folder, **request)
+    return run_engine.run_engine(engine, asked, variables=variables, timeout_s=600)
+
+
+def generation(folder: Path, **request: Any) -> dict[str, Any]:
+    """What an engine is asked for, with a draft."""
+    return {
         "target": str(TARGET),
         "draft": str(folder),
         "prompts": prompts(),
@@ -144,8 +151,6 @@ def generate(engine: str, folder: Path, **request: Any) -> dict[str, Any]:
         "num_draft_tokens": 4,
         **request,
     }
-    variables = plugin_variables(folder.parent) if plugin else None
-    return run_engine.run_engine(engine, asked, variables=variables, timeout_s=600)
 
 
 def plugin_variables(scratch: Path) -> dict[str, str]:

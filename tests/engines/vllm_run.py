@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import old_vllm
 import rig
 import vllm
 from vllm import LLM, SamplingParams
@@ -90,6 +91,7 @@ def main() -> None:
     """Answer one request."""
     raw_request, output = rig.read_arguments()
     request = rig.generation_request(raw_request)
+    old_vllm.complete()
     started = time.monotonic()
     engine = build_engine(request)
     loaded = time.monotonic()

@@ -5,7 +5,7 @@
 
 The last line on stdout is the folder to put on ``PYTHONPATH`` before the environment of today's release; it
 lies below ``build_env.environments_home()``. Compiled parts stay in the wheel, whatever Python it is for: the
-rigs run on stand-ins. ``$EAGLE3_WHEELS_HOME`` names a folder of such folders that is looked into first.
+rigs of classes run on stand-ins. A whole engine has them unpacked too, in a folder of its own. ``$EAGLE3_WHEELS_HOME`` names a folder of such folders that is looked into first.
 """
 
 import argparse
@@ -34,39 +34,41 @@ STOOD_IN = "torchvision"
 """Described beside an old transformers, which does without what is not; the stand-ins then answer for it."""
 
 
-def folder_of(engine: str, version: str) -> Path:
+def folder_of(engine: str, version: str, *, compiled: bool = False) -> Path:
     """Return where the files of a release lie, unpacked or not."""
-    return build_env.environments_home() / "releases" / f"{engine}-{version}"
+    name = f"{engine}-{version}" + ("-compiled" if compiled else "")
+    return build_env.environments_home() / "releases" / name
 
 
-def fetch(engine: str, version: str) -> Path:
+def fetch(engine: str, version: str, *, compiled: bool = False) -> Path:
     """Unpack a release's Python files unless they are there already.
 
     Args:
         engine: a key of ``PACKAGES``.
         version: as the package index has it.
+        compiled: and its compiled parts, for a release that wants the torch of today's environment.
 
     Raises:
         subprocess.CalledProcessError: pip found no wheel of it.
     """
     known = Path(os.environ.get("EAGLE3_WHEELS_HOME", "")) / f"{engine}-{version}"
-    if os.environ.get("EAGLE3_WHEELS_HOME") and known.is_dir():
+    if os.environ.get("EAGLE3_WHEELS_HOME") and known.is_dir() and not compiled:
         return known
-    folder = folder_of(engine, version)
+    folder = folder_of(engine, version, compiled=compiled)
     if not folder.is_dir():
         with tempfile.TemporaryDirectory() as scratch:
             wheel = _download(engine, version, Path(scratch))
-            _unpack(wheel, engine, version, folder)
+            _unpack(wheel, engine, version, folder, compiled=compiled)
     return folder
 
 
-def path_of(engine: str, version: str) -> str:
+def path_of(engine: str, version: str, *, compiled: bool = False) -> str:
     """Return what makes Python import a release, with the transformers of its time before today's.
 
     A release that pins transformers gets that version, one that bounds it below 5 the last before it, and
     every other one what the environment of today's release has.
     """
-    folder = fetch(engine, version)
+    folder = fetch(engine, version, compiled=compiled)
     wanted = _transformers_of(folder)
     known = _installed(engine)
     layers = [folder] if wanted in (None, known) else [folder, _transformers(wanted)]
@@ -132,13 +134,15 @@ def _download(engine: str, version: str, scratch: Path) -> Path:
     return next(scratch.glob("*.whl"))
 
 
-def _unpack(wheel: Path, engine: str, version: str, folder: Path) -> None:
-    """All but compiled parts, with metadata by which the engine knows its own version and platform."""
+def _unpack(
+    wheel: Path, engine: str, version: str, folder: Path, *, compiled: bool = False
+) -> None:
+    """All but compiled parts, or all, with metadata by which the engine knows its own version and platform."""
     partial = folder.with_name(f"{folder.name}.{os.getpid()}")
     requires: list[str] = []
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
-            if name.startswith(f"{engine}/") and not name.endswith(".so"):
+            if name.startswith(f"{engine}/") and (compiled or not name.endswith(".so")):
                 archive.extract(name, partial)
             elif name.endswith(".dist-info/METADATA"):
                 lines = archive.read(name).decode().splitlines()

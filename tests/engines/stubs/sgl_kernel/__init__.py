@@ -5,6 +5,8 @@ these two operators. What each must compute is defined by how SGLang calls it; s
 the compiled ones are not reproduced.
 """
 
+from importlib import metadata
+
 import torch
 
 from sgl_kernel import allreduce, attention
@@ -40,5 +42,8 @@ __all__ = [
 
 # SGLang takes AMX paths only where `convert_weight_packed` exists beside these: it must stay
 # undefined.
-torch.ops.sgl_kernel.decode_attention_cpu = attention.decode_attention
-torch.ops.sgl_kernel.extend_attention_cpu = attention.extend_attention
+decode, extend = attention.decode_attention, attention.extend_attention
+if tuple(map(int, metadata.version("sglang").split(".")[:3])) < (0, 5, 20):
+    decode, extend = attention.without_scales(decode, 3), attention.without_scales(extend, 6)
+torch.ops.sgl_kernel.decode_attention_cpu = decode
+torch.ops.sgl_kernel.extend_attention_cpu = extend

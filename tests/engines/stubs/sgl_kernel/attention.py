@@ -9,6 +9,9 @@ before the query).
 
 # ruff: noqa: ARG001 - the signatures are SGLang's
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 
@@ -28,8 +31,8 @@ def decode_attention(
     seq_lens: torch.Tensor,
     sm_scale: float,
     logit_cap: float,
-    is_cross_attention: bool,
-    window: int,
+    is_cross_attention: bool = False,
+    window: int = 0,
     encoder_lens: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
 ) -> None:
@@ -65,8 +68,8 @@ def extend_attention(
     max_extend_len: int,
     sm_scale: float,
     logit_cap: float,
-    is_cross_attention: bool,
-    window: int,
+    is_cross_attention: bool = False,
+    window: int = 0,
     encoder_lens: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
     tree_mask: torch.Tensor | None = None,
@@ -111,6 +114,15 @@ def extend_attention(
         out[start : start + new] = _attend(
             q[start : start + new], keys, values, sm_scale, logit_cap, visible
         )
+
+
+def without_scales(operator: Callable[..., None], at: int) -> Callable[..., None]:
+    """The operator as SGLang called it before 0.5.20: without ``k_scale`` and ``v_scale``, which stand here now."""
+
+    def call(*given: Any) -> None:
+        operator(*given[:at], 1.0, 1.0, *given[at:])
+
+    return call
 
 
 def _attend(
