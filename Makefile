@@ -40,7 +40,8 @@ types: $(READY)  ## Check types.
 	for folder in convert recipes schemas validators; do \
 		ln -sfn "$(CURDIR)/$$folder" build/types/eagle3_interop/$$folder; done
 	ln -sfn "$(CURDIR)/convert/sglang_plugin" build/types/eagle3_interop/sglang_plugin
-	MYPYPATH=build/types $(BIN)/mypy convert recipes schemas validators
+	ln -sfn "$(CURDIR)"/api/*.py "$(CURDIR)"/api/py.typed build/types/eagle3_interop/
+	MYPYPATH=build/types $(BIN)/mypy convert recipes schemas validators build/types/eagle3_interop/*.py
 
 speculators: $(READY)  ## Run the tests that the real speculators library judges.
 	EAGLE3_SPECULATORS_PYTHON="$$($(BIN)/python tests/engines/build_env.py speculators | tail -n 1)" \

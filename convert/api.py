@@ -84,7 +84,7 @@ class Conversion:
         }
 
 
-def _know(name: object, names: Sequence[str], what: str) -> None:
+def know(name: object, names: Sequence[str], what: str) -> None:
     """Raise `Usage` where it is none of these names."""
     if name in names:
         return
@@ -130,7 +130,7 @@ def load(
         Unavailable: the disk or the Hub failed.
     """
     options = options or Options()
-    _know(layout, (*DESTINATIONS, "auto"), "layout")
+    know(layout, (*DESTINATIONS, "auto"), "layout")
     checkpoint = open_checkpoint(str(source), weights=weights)
     refuse_other(checkpoint)
     for_all = shared and layout == "auto" and is_for_all(checkpoint.config)
@@ -251,7 +251,7 @@ def convert(loaded: Loaded, destination: str, options: Options | None = None) ->
     """
     options = options or Options()
     _expect(loaded, Loaded, "load(SOURCE)")
-    _know(destination, tuple(DESTINATIONS), "layout")
+    know(destination, tuple(DESTINATIONS), "layout")
     wanted = parse_named(options.releases)
     require_readers(destination, wanted)
     if options.dequantize:

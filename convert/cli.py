@@ -1,6 +1,5 @@
-"""``eagle3-convert``: the commands, thin shells over `api`, `inspection` and `serve`."""
+"""``eagle3-convert``: the commands, thin shells over `commands`."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -23,7 +22,7 @@ from eagle3_interop.convert.console import (
 
 if TYPE_CHECKING:
     from eagle3_interop.convert.api import Options
-    from eagle3_interop.convert.decide.loaded import Loaded
+    from eagle3_interop.convert.commands import Inspected
     from eagle3_interop.schemas.findings import Finding
 
 
@@ -220,18 +219,23 @@ def _conversion(layout: str, destination: str) -> Callable[..., None]:
                 max_shard_size,
                 canonical_names,
             )
-            _convert(
-                console,
+            from eagle3_interop.convert import commands
+            from eagle3_interop.convert.summary import show
+
+            done = commands.convert(
                 source,
                 output,
-                layout,
                 destination,
-                options,
+                layout=layout,
+                options=options,
                 link=link,
                 overwrite=overwrite,
                 digest=digest,
                 dry_run=dry_run,
+                writing=lambda size: console.progress("writing", size, "bytes"),
             )
+            show(console, done)
+            console.data(done.report())
 
     run.__doc__ = f"Convert {_called(layout)} to {_called(destination)}."
     return run
@@ -263,7 +267,7 @@ def _options(
     canonical_names: bool,
 ) -> "Options":
     from eagle3_interop.convert.api import Options
-    from eagle3_interop.convert.decide.overrides import parse_sets, parse_taps
+    from eagle3_interop.convert.decide.overrides import parse_sets, parse_size, parse_taps
 
     return Options(
         target=target,
@@ -279,68 +283,6 @@ def _options(
         max_shard_bytes=parse_size(max_shard_size),
         canonical_names=canonical_names,
     )
-
-
-def parse_size(text: str) -> int:
-    """A size such as ``5GB``, ``500MB`` or a number of bytes.
-
-    Raises:
-        Usage: anything else.
-    """
-    from eagle3_interop.schemas.findings import Usage
-
-    units = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?B?)", text.strip().upper())
-    size = float(match[1]) * units[match[2]] if match and match[2] in units else 0.0
-    if not 1 <= size < 2**63:
-        raise Usage(f"--max-shard-size {text[:40]!r}: give a size such as 5GB.")
-    return int(size)
-
-
-def _convert(
-    console: Console,
-    source: str,
-    output: Path,
-    layout: str,
-    destination: str,
-    options: "Options",
-    *,
-    link: bool,
-    overwrite: bool,
-    digest: bool,
-    dry_run: bool,
-) -> None:
-    from eagle3_interop.convert import api
-    from eagle3_interop.convert.read.folders import local_path
-    from eagle3_interop.convert.summary import show
-    from eagle3_interop.convert.write import stream
-    from eagle3_interop.convert.write.places import check_folder
-
-    output = local_path(output)
-    check_folder(output, (source, options.target), overwrite=overwrite)
-    loaded = api.load(source, layout, options)
-    conversion = api.convert(loaded, destination, options)
-    files: tuple[stream.FileResult, ...] = ()
-    findings = list(conversion.fitted.findings)
-    if dry_run:
-        stream.check(conversion.plan, output, link=link, overwrite=overwrite)
-    else:
-        with console.progress(
-            "writing", stream.planned_bytes(conversion.plan), "bytes"
-        ) as progress:
-            result = api.write(
-                conversion,
-                output,
-                link=link,
-                overwrite=overwrite,
-                digest=digest,
-                progress=progress,
-            )
-        files = result.files
-        findings += api.said_of(result)
-    report = conversion.report(str(output), findings=findings)
-    show(console, conversion, report, findings, files, output)
-    console.data(report)
 
 
 @app.command()
@@ -372,52 +314,37 @@ def inspect(
         }
 
     with console.outcomes(refused):
-        from eagle3_interop.convert import api
-        from eagle3_interop.convert.decide import inspection
-        from eagle3_interop.schemas.engines.releases import parse_named
-        from eagle3_interop.schemas.findings import errors
+        from eagle3_interop.convert import commands
+        from eagle3_interop.convert.api import Options
 
-        wanted = parse_named(releases or ())
-        loaded = api.load(
+        seen = commands.inspect(
             source,
-            "auto",
-            api.Options(target=target, trainer=trainer, allow=tuple(allow or ())),
-            weights=False,
-            describing=True,
-            shared=False,
+            Options(
+                target=target,
+                trainer=trainer,
+                allow=tuple(allow or ()),
+                releases=tuple(releases or ()),
+            ),
         )
-        facts = inspection.judged(loaded, wanted)
-        wrong = errors(loaded.reading.findings)
-        said = [*loaded.reading.findings, *(item for one in wanted for item in one.remarks)]
         if not json:
-            _show_inspected(console, source, loaded, facts)
-        console.findings(said)
-        if said and console.talks:
+            _show_inspected(console, seen)
+        console.findings(seen.findings)
+        if seen.findings and console.talks:
             console.remark("eagle3-convert explain CODE says what a finding means.")
-        console.data(
-            {
-                "status": "refused" if wrong else "ok",
-                "source": {"layout": loaded.layout, "path": source},
-                "draft": loaded.reading.draft.model_dump(mode="json"),
-                "trainer": loaded.trainer and loaded.trainer.report(),
-                "findings": [item.model_dump() for item in said],
-                "engines": inspection.as_json(facts),
-            }
-        )
-    if wrong:
+        console.data(seen.report())
+    if seen.wrong:
         raise typer.Exit(EXIT_REFUSED)
 
 
-def _show_inspected(
-    console: Console, source: str, loaded: "Loaded", facts: dict[str, dict[str, Any]]
-) -> None:
+def _show_inspected(console: Console, seen: "Inspected") -> None:
     from rich.table import Table
     from rich.text import Text
 
     from eagle3_interop.convert.decide import description, inspection
     from eagle3_interop.convert.tables import Figures
 
-    console.result(f"{source}: {loaded.layout} layout")
+    loaded, facts = seen.loaded, seen.facts
+    console.result(f"{seen.source}: {loaded.layout} layout")
     described = Table.grid(padding=(0, 2, 0, 0))
     described.add_column(no_wrap=True)
     described.add_column(overflow="fold")
@@ -456,35 +383,27 @@ def diff(
         return {"status": "refused", "findings": [item.model_dump() for item in found]}
 
     with console.outcomes(refused):
-        from eagle3_interop.convert import api
+        from eagle3_interop.convert import commands
+        from eagle3_interop.convert.api import Options
         from eagle3_interop.convert.decide import inspection
 
-        options = api.Options(target=target)
-        left, right = (api.load(x, "auto", options, shared=False) for x in (one, other))
-        with console.progress("comparing", 0, "tensors"):
-            result = inspection.compare(left, right)
-        guessed = [
-            item for x in (left, right) for item in x.reading.findings if item.severity == "warning"
-        ]
-        for path, values in result["differences"].items():
+        found = commands.compare(
+            one,
+            other,
+            Options(target=target),
+            comparing=lambda: console.progress("comparing", 0, "tensors"),
+        )
+        for path, values in found.result["differences"].items():
             left_value, right_value = (inspection.shown(path, value) for value in values)
             console.result(f"{path}: {left_value} in A, {right_value} in B")
-        for name, state in result["tensors"].items():
+        for name, state in found.result["tensors"].items():
             console.result(f"{name}: {state}")
-        console.findings(guessed)
-        same = "the same network" if result["same"] else "different networks"
+        console.findings(found.findings)
+        same = "the same network" if found.same else "different networks"
+        left, right = found.drafts
         console.result(f"{same} ({left.layout}, {right.layout})")
-        console.data(
-            {
-                "status": "same" if result["same"] else "different",
-                "a": {"layout": left.layout, "path": one},
-                "b": {"layout": right.layout, "path": other},
-                "differences": result["differences"],
-                "tensors": result["tensors"],
-                "findings": [item.model_dump() for item in guessed],
-            }
-        )
-    if not result["same"]:
+        console.data(found.report())
+    if not found.same:
         raise typer.Exit(EXIT_DIFFERENT)
 
 
@@ -525,49 +444,27 @@ def serve(
         return {"status": "refused", "findings": [item.model_dump() for item in found]}
 
     with console.outcomes(refused):
-        from eagle3_interop.convert import api
-        from eagle3_interop.convert.decide import inspection
-        from eagle3_interop.convert.serve.launch import Serving
-        from eagle3_interop.convert.serve.several import Served, command_for, judged_by_all
-        from eagle3_interop.schemas.engines.releases import named_of, newest
+        from eagle3_interop.convert import commands
         from eagle3_interop.schemas.findings import errors
 
-        asked = named_of(releases or (), engine)
-        loaded = api.load(source, "auto", api.Options(target=target), weights=False, shared=False)
-        told = loaded.reading.draft
-        served = []
-        for one in asked or (None,):
-            inspection.require_same(loaded, engine, one)
-            release = one.release if one else newest(engine)
-            wanted = Serving(
-                engine,
-                release.seen(loaded.checkpoint.config),
-                source,
-                target or told.target.name or "TARGET",
-                told.speculative_tokens or 3 if num_draft_tokens is None else num_draft_tokens,
-                topk,
-                target_config=loaded.target.text_config if loaded.target else None,
-                version=one.version if one else None,
-            )
-            served.append(Served(wanted, target, one))
-        line = command_for(served)
-        own = judged_by_all(line, served)
-        found = own if check is None else judged_by_all(check, served)
-        found = [*(item for one in asked for item in one.remarks), *found]
+        served = commands.serve(
+            source,
+            engine,
+            target=target,
+            num_draft_tokens=num_draft_tokens,
+            topk=topk,
+            check=check,
+            releases=releases or (),
+        )
+        found = served.findings
         console.findings(found)
         if check is not None and not errors(found):
             warned = any(item.severity == "warning" for item in found)
             but = ", but for the warnings" if warned else ""
             console.result(f"the command fits this draft{but}")
-        elif check is None or not errors(own):
-            console.result(line)
-        console.data(
-            {
-                "status": "wrong" if errors(found) else "ok",
-                "command": line,
-                "findings": [item.model_dump() for item in found],
-            }
-        )
+        elif check is None or not errors(served.own):
+            console.result(served.command.line)
+        console.data(served.report())
     if errors(found):
         raise typer.Exit(EXIT_DIFFERENT)
 

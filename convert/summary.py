@@ -3,35 +3,26 @@
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from eagle3_interop.convert import api
+from eagle3_interop.convert.commands import Converted
 from eagle3_interop.convert.console import Console
 from eagle3_interop.convert.decide import inspection
 from eagle3_interop.convert.serve import command
 from eagle3_interop.convert.write.shards import why_rewritten
-from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage, errors
+from eagle3_interop.schemas.findings import Refused, Unavailable, Usage, errors
 from eagle3_interop.schemas.registry import serving
 
 
-def show(
-    console: Console,
-    conversion: api.Conversion,
-    report: dict[str, Any],
-    findings: list[Finding],
-    files: tuple[Any, ...],
-    output: Path,
-) -> None:
+def show(console: Console, done: Converted) -> None:
     """Say what a conversion did: findings, tensors, files, and how each engine is started with it.
 
     Args:
         console: where.
-        conversion: what was decided.
-        report: its JSON.
-        findings: everything said.
-        files: what was written; nothing in a dry run.
-        output: the folder.
+        done: the conversion.
     """
+    conversion, findings, files, output = done.conversion, done.findings, done.files, done.output
     if not console.talks:
         console.findings(findings)
         return
@@ -40,8 +31,9 @@ def show(
         f"{loaded.checkpoint.path} ({loaded.layout}) -> {output} ({conversion.destination})"
     )
     console.findings(findings)
-    changed = [row for row in report["tensors"] if row["op"] != "kept"]
-    kept = len(report["tensors"]) - len(changed)
+    tensors = done.report()["tensors"]
+    changed = [row for row in tensors if row["op"] != "kept"]
+    kept = len(tensors) - len(changed)
     console.line(f"tensors: {kept} as they were, {len(changed)} changed")
     for row in changed:
         console.line(f"  {row['source'] or '-'} -> {row['output'] or '-'}: {row['op']}")

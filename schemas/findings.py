@@ -90,7 +90,17 @@ def has_effect(item: Finding, engine: str) -> bool:
     return item.row.effect is not None and item.row.effect_in in ("", engine)
 
 
-class Refused(Exception):  # noqa: N818 - what happened, not a malfunction
+class Error(Exception):
+    """What this tool raises on purpose: the message says what happened and what to do.
+
+    Attributes:
+        findings: what was found; empty where no folder is to blame.
+    """
+
+    findings: tuple[Finding, ...] = ()
+
+
+class Refused(Error):  # noqa: N818 - what happened, not a malfunction
     """What a folder contains cannot be handled exactly (exit code 3). Nothing was written."""
 
     def __init__(self, findings: Iterable[Finding]) -> None:
@@ -104,9 +114,9 @@ def refusal(code: str, where: object, message: str, fix: str | None = None) -> R
     return Refused([finding(code, where, message, fix=fix)])
 
 
-class Unavailable(Exception):  # noqa: N818
+class Unavailable(Error):  # noqa: N818
     """The outside world failed: disk, network, a missing extra, an engine (exit code 4)."""
 
 
-class Usage(Exception):  # noqa: N818
+class Usage(Error):  # noqa: N818
     """The command was called wrongly (exit code 2)."""

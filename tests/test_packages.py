@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-FLOORS = ("convert", "recipes", "schemas", "validators")
+FLOORS = ("api", "convert", "recipes", "schemas", "validators")
 BUILD = "from setuptools import build_meta; print(build_meta.build_wheel('.'))"
 
 Rooms = dict[str, set[str]]
@@ -52,6 +52,7 @@ def test_the_wheel_holds_every_room_whole(wheel):
     # Scripts that read this repository, and their page.
     assert {"demo.py", "train_tiny_pair.py"} <= wanted.pop("recipes")
     wanted["sglang_plugin"] = wanted.pop("convert/sglang_plugin")
+    wanted |= {room: wanted.pop(f"api{end}") for room, end in ((".", ""), ("recipes", "/recipes"))}
     assert dict(rooms_of(wheel / "eagle3_interop")) == wanted
 
 

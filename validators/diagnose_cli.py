@@ -17,6 +17,7 @@ from eagle3_interop.convert.console import (
     dtype_named,
     launch,
 )
+from eagle3_interop.validators.asking import check_request, require_extra
 from eagle3_interop.validators.options import (
     AllowOpt,
     DeviceOpt,
@@ -32,8 +33,6 @@ from eagle3_interop.validators.options import (
 )
 from eagle3_interop.validators.validate_cli import (
     STDOUT,
-    check_request,
-    require_extra,
     taps_of,
     try_report,
 )

@@ -1,6 +1,5 @@
 """``eagle3-record``: a thin shell over `record`; ``--help`` imports neither torch nor transformers."""
 
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,6 +15,7 @@ from eagle3_interop.convert.console import (
     dtype_named,
     launch,
 )
+from eagle3_interop.validators.asking import check_request, require_extra
 from eagle3_interop.validators.options import (
     DeviceOpt,
     EngineArgOpt,
@@ -25,8 +25,6 @@ from eagle3_interop.validators.options import (
 )
 from eagle3_interop.validators.validate_cli import (
     STDOUT,
-    check_request,
-    require_extra,
     taps_of,
     try_report,
 )
@@ -115,6 +113,7 @@ def record(
     with console.outcomes(refused):
         from eagle3_interop.convert.read.folders import hub_id
         from eagle3_interop.convert.write.places import check_apart, check_files
+        from eagle3_interop.validators.record.asking import check_engine, recorder_of
         from eagle3_interop.validators.record.wish import Wish
 
         reads = (target, prompts, engine_python)
@@ -133,9 +132,9 @@ def record(
             trust_remote_code=trust_remote_code,
         )
         check_request(wish)
-        _check_engine(engine, engine_python, engine_arg or [], server, last_state=last_state)
+        check_engine(engine, engine_python, engine_arg or [], server, last_state=last_state)
         require_extra()
-        recorder = _recorder(
+        recorder = recorder_of(
             wish, engine, engine_python, engine_arg or [], server, last_state=last_state
         )
         manifest = _run(console, wish, recorder)
@@ -168,64 +167,9 @@ def _run(console: Console, wish: "Wish", recorder: "Recorder") -> "StreamsManife
 
 
 def _taps(text: str | None, target: str) -> tuple[int, ...] | None:
-    if text != "all":
-        return taps_of(text, "--taps")
-    from eagle3_interop.convert.read.target_tables import open_target
-    from eagle3_interop.schemas.findings import Usage
+    from eagle3_interop.validators.record.asking import tapped
 
-    layers = open_target(target, weights=False).facts.layers
-    if layers is None:
-        raise Usage(f"--taps all: the config of {target} names no number of layers.")
-    return tuple(range(layers + 1))
-
-
-def _check_engine(
-    engine: str | None,
-    python: str | None,
-    arguments: list[str],
-    server: str | None,
-    *,
-    last_state: bool,
-) -> None:
-    """Refuse options that do not go together.
-
-    Raises:
-        Usage: with which.
-    """
-    from eagle3_interop.validators.engines.options import check_options
-
-    check_options(engine, python, arguments, server, None)
-    if not last_state and engine is None:
-        from eagle3_interop.schemas.findings import Usage
-
-        raise Usage("--no-last-state spares the second start of --engine sglang; leave it out.")
-
-
-def _recorder(
-    wish: "Wish",
-    engine: Literal["vllm", "sglang"] | None,
-    python: str | None,
-    arguments: list[str],
-    server: str | None,
-    *,
-    last_state: bool,
-) -> "Recorder":
-    """Who records."""
-    if server is not None:
-        from eagle3_interop.validators.record.sglang import SGLangServer
-
-        return SGLangServer(wish, server)
-    if engine is None:
-        from eagle3_interop.validators.record.library import Library
-
-        return Library(wish)
-    from eagle3_interop.validators.engines.started import StartedEngine
-
-    module = import_module(f"eagle3_interop.validators.record.{engine}")
-    made: Recorder = module.started(
-        wish, StartedEngine.found(engine, python, arguments), last_state=last_state
-    )
-    return made
+    return tapped(target) if text == "all" else taps_of(text, "--taps")
 
 
 def main() -> None:

@@ -1,7 +1,6 @@
 """``eagle3-validate``: a thin shell over `validate`; ``--help`` imports neither torch nor transformers."""
 
 import re
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,6 +17,7 @@ from eagle3_interop.convert.console import (
     dtype_named,
     launch,
 )
+from eagle3_interop.validators.asking import check_alone, check_request, require_extra
 from eagle3_interop.validators.options import (
     AllowOpt,
     DeviceOpt,
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from eagle3_interop.schemas.report import Report
     from eagle3_interop.validators.accept.shape import Shape
     from eagle3_interop.validators.prove.request import Judge, Request
-    from eagle3_interop.validators.record.wish import Wish
 
 app = typer.Typer(
     name="eagle3-validate",
@@ -50,9 +49,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings=SETTINGS,
 )
-
-EXTRA = ("torch", "transformers", "accelerate")
-"""What the ``validate`` extra brings, and a base install lacks."""
 
 
 @app.command(no_args_is_help=True)
@@ -263,48 +259,6 @@ def taps_of(text: str | None, option: str) -> tuple[int, ...] | None:
             f"{option} {text!r}: give taps, such as 2,16,29 (embed or 0 for the embedding)."
         )
     return tuple(map(int, parts))
-
-
-def require_extra() -> None:
-    """Name the extra rather than fail in an import.
-
-    Raises:
-        Unavailable: a package of it is not installed.
-    """
-    from eagle3_interop.schemas.findings import Unavailable
-
-    missing = [name for name in EXTRA if find_spec(name) is None]
-    if missing:
-        raise Unavailable(
-            f"{', '.join(missing)} not installed; validating runs the networks: "
-            "pip install 'eagle3-interop[validate]'"
-        )
-
-
-def check_request(request: "Request | Wish") -> None:
-    """Find wrong usage before torch is imported, which takes seconds.
-
-    Raises:
-        Usage: a number is out of range, there is no such folder, or the prompts do not parse.
-    """
-    from eagle3_interop.validators.target.prompts import read_prompts
-
-    request.check()
-    prompts = request.prompts
-    if prompts is not None and (prompts.is_file() or not prompts.exists()):  # a pipe is read once
-        read_prompts(prompts)
-
-
-def check_alone(streams: str | None, engine: str | None) -> None:
-    """Refuse a real engine beside recordings: its own texts were not recorded.
-
-    Raises:
-        Usage: both are asked for.
-    """
-    from eagle3_interop.schemas.findings import Usage
-
-    if streams is not None and engine is not None:
-        raise Usage("--engine and --server need the target itself: leave --streams out.")
 
 
 def try_report(path: Path, content: str) -> list[str]:

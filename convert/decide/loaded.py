@@ -7,6 +7,8 @@ from eagle3_interop.convert.read.checkpoint import Checkpoint
 from eagle3_interop.convert.read.stored import Stored
 from eagle3_interop.convert.read.target_tables import TargetCheckpoint
 from eagle3_interop.schemas.dialects.base import Reading, TargetFacts
+from eagle3_interop.schemas.draft import Draft
+from eagle3_interop.schemas.findings import Finding
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,16 @@ class Loaded:
     own_embeddings: bool | None = None
     trainer: Trained | None = None
     exchanged: bool = False
+
+    @property
+    def draft(self) -> Draft:
+        """What is known of it: the network, and what is told about it."""
+        return self.reading.draft
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What was said of its folder."""
+        return tuple(self.reading.findings)
 
     def stored(self, canonical: str) -> Stored:
         """Where a tensor lies."""

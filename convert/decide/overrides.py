@@ -67,6 +67,32 @@ def parse_sets(items: Sequence[str]) -> dict[str, Any]:
     return sets
 
 
+def checked_sets(sets: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``--set`` would have read, of values that need no reading.
+
+    Raises:
+        Usage: no such key, or a value that no config could hold.
+    """
+    try:
+        return parse_sets([f"{key}={json.dumps(value)}" for key, value in sets.items()])
+    except (TypeError, ValueError) as error:
+        raise Usage(f"sets: {error}: give values that JSON can hold.") from None
+
+
+def parse_size(text: str) -> int:
+    """A size such as ``5GB``, ``500MB`` or a number of bytes.
+
+    Raises:
+        Usage: anything else.
+    """
+    units = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?B?)", text.strip().upper())
+    size = float(match[1]) * units[match[2]] if match and match[2] in units else 0.0
+    if not 1 <= size < 2**63:
+        raise Usage(f"--max-shard-size {text[:40]!r}: give a size such as 5GB.")
+    return int(size)
+
+
 def _word(text: str) -> str | bool:
     return {"true": True, "false": False}.get(text.lower(), text)
 

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eagle3_interop.convert.serve.command import command, judge
-from eagle3_interop.convert.serve.launch import Serving
+from eagle3_interop.convert.serve.launch import Command, Serving
 from eagle3_interop.schemas.engines.releases import Named, newest
 from eagle3_interop.schemas.findings import Finding, refusal
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedBy:
     """A draft that is to be served by one release.
 
     Attributes:
@@ -42,27 +42,27 @@ class Served:
         return self.release.name if self.release else newest(self.serving.engine).name
 
 
-def judged_by_all(line: str, served: Sequence[Served]) -> list[Finding]:
+def judged_by_all(line: str, served: Sequence[ServedBy]) -> list[Finding]:
     """What goes wrong with a command in any of the releases, each thing once."""
     return list(dict.fromkeys(item for one in served for item in one.judged(line)))
 
 
-def command_for(served: Sequence[Served]) -> str:
+def command_for(served: Sequence[ServedBy]) -> Command:
     """The command that serves a draft in all of these releases.
 
     Raises:
         Refused: there is none; it names the first release that does not take the first one's.
         Usage: K or top-k out of range, or a tree for vLLM.
     """
-    own = [command(one.serving).line for one in served]
-    wrong = [one.judged(line) for one, line in zip(served, own, strict=True)]
-    for line in dict.fromkeys(own):
-        if all(one.judged(line) == said for one, said in zip(served, wrong, strict=True)):
-            return line
+    own = [command(one.serving) for one in served]
+    wrong = [one.judged(made.line) for one, made in zip(served, own, strict=True)]
+    for made in dict.fromkeys(own):
+        if all(one.judged(made.line) == said for one, said in zip(served, wrong, strict=True)):
+            return made
     first, said = next(
         (one, new[0])
         for one, old in zip(served, wrong, strict=True)
-        if (new := [item for item in one.judged(own[0]) if item not in old])
+        if (new := [item for item in one.judged(own[0].line) if item not in old])
     )
     message = (
         f"no command is right in all of {', '.join(one.name for one in served)}: with that of {served[0].name}, "

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from eagle3_interop.recipes.publish.consistency import contradictions
 from eagle3_interop.schemas.report import Report
-from eagle3_interop.validators import validate_cli
+from eagle3_interop.validators import asking, validate_cli
 from eagle3_interop.validators.accept import sweep
 from eagle3_interop.validators.prove import validate as proof
 
@@ -80,7 +80,7 @@ def test_help_imports_neither_torch_nor_transformers():
 def test_a_missing_extra_is_named(monkeypatch, prompts):
     absent = {"torch", "transformers"}
     monkeypatch.setattr(
-        validate_cli, "find_spec", lambda name: None if name in absent else find_spec(name)
+        asking, "find_spec", lambda name: None if name in absent else find_spec(name)
     )
     result = short(prompts)
     assert result.exit_code == 4

@@ -27,6 +27,8 @@ def check_options(
     Raises:
         Usage: options that do not go together, or a Python that is not there.
     """
+    if engine is not None and engine not in ("vllm", "sglang"):
+        raise Usage(f"no engine is called {engine!r}: there are vllm and sglang.")
     if engine is not None and server is not None:
         raise Usage("give --engine to start one or --server for one that runs, not both.")
     if engine is None and (python is not None or arguments):

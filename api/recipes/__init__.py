@@ -1,0 +1,1 @@
+"""What the recipes share is installed; their scripts read this repository, and stay in it."""
