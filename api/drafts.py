@@ -8,6 +8,7 @@ from eagle3_interop import words
 from eagle3_interop.convert import api, commands
 from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.decide.overrides import checked_sets, parse_size
+from eagle3_interop.convert.serve.container import Format
 from eagle3_interop.schemas.options import SHARD_BYTES, Options
 from eagle3_interop.words import Dtype, Name
 
@@ -198,6 +199,8 @@ def serve(
     topk: int = 1,
     check: str | None = None,
     releases: Sequence[str] = (),
+    form: Format = "shell",
+    extra: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The launch command of a draft, or a judgement of yours: ``eagle3-convert serve``.
 
@@ -209,6 +212,8 @@ def serve(
         topk: branches of SGLang's trees; 1 drafts a chain.
         check: a command of yours, to be judged.
         releases: of the engine, each as ``ENGINE==VERSION`` (``--for``).
+        form: the command for a shell, or what runs it in a container (``--format``).
+        extra: flags of the engine's own, which stand behind ``--`` on the command line.
 
     Returns:
         The JSON of ``serve``; its ``status`` is ``wrong`` where the command is.
@@ -226,4 +231,6 @@ def serve(
         topk=topk,
         check=check,
         releases=releases,
+        form=form,
+        extra=extra,
     ).report()

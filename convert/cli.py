@@ -430,6 +430,14 @@ def serve(
         ),
     ] = None,
     releases: ForOpt = None,
+    form: Annotated[
+        Literal["shell", "docker", "compose", "k8s"],
+        typer.Option("--format", help="Print the command, or what runs it in a container."),
+    ] = "shell",
+    extra: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- FLAGS]", help="Flags of the engine's own, passed on."),
+    ] = None,
     json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
@@ -455,6 +463,8 @@ def serve(
             topk=topk,
             check=check,
             releases=releases or (),
+            form=form,
+            extra=extra or (),
         )
         found = served.findings
         console.findings(found)
@@ -463,7 +473,7 @@ def serve(
             but = ", but for the warnings" if warned else ""
             console.result(f"the command fits this draft{but}")
         elif check is None or not errors(served.own):
-            console.result(served.command.line)
+            console.result(served.text.rstrip())
         console.data(served.report())
     if errors(found):
         raise typer.Exit(EXIT_DIFFERENT)

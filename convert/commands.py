@@ -10,12 +10,20 @@ from eagle3_interop.convert import api
 from eagle3_interop.convert.decide import inspection
 from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.read.folders import local_path
+from eagle3_interop.convert.serve.container import (
+    FORMATS,
+    Contained,
+    Format,
+    checked_extra,
+    contained,
+    inside,
+)
 from eagle3_interop.convert.serve.launch import Command, Engine, Serving
 from eagle3_interop.convert.serve.several import ServedBy, command_for, judged_by_all
 from eagle3_interop.convert.write import stream
 from eagle3_interop.convert.write.places import check_folder
 from eagle3_interop.schemas.engines.releases import named_of, newest, parse_named
-from eagle3_interop.schemas.findings import Finding, errors
+from eagle3_interop.schemas.findings import Finding, Usage, errors
 from eagle3_interop.schemas.options import Options
 
 Progress = Callable[[int], None]
@@ -212,17 +220,28 @@ class Served:
         command: that serves the draft.
         own: what was said of it.
         findings: of the command that was judged: the user's own where there is one.
+        container: what runs it in a container, where that was asked for.
+        form: how it is to be written.
     """
 
     command: Command
     own: tuple[Finding, ...]
     findings: tuple[Finding, ...]
+    container: Contained | None = None
+    form: Format = "shell"
+
+    @property
+    def text(self) -> str:
+        """What is to be run or stored."""
+        return self.command.line if self.container is None else FORMATS[self.form](self.container)
 
     def report(self) -> dict[str, Any]:
         """The JSON of ``serve``."""
         return {
             "status": "wrong" if errors(self.findings) else "ok",
             "command": self.command.line,
+            "format": self.form,
+            "artefact": None if self.container is None else self.text,
             "findings": [item.model_dump() for item in self.findings],
         }
 
@@ -236,6 +255,8 @@ def serve(
     topk: int = 1,
     check: str | None = None,
     releases: Sequence[str] = (),
+    form: Format = "shell",
+    extra: Sequence[str] = (),
 ) -> Served:
     """The launch command of a draft, or a judgement of the user's.
 
@@ -247,13 +268,22 @@ def serve(
         topk: branches a draft step.
         check: a command of the user's, to be judged.
         releases: of the engine.
+        form: how the command is to be written.
+        extra: words of the engine's own, to stand behind all.
 
     Raises:
         Refused: the engine does not run this folder right.
-        Usage: what the engine has no such command for.
+        Usage: what the engine has no such command for, or words that contradict it.
         Unavailable: the disk or the Hub failed.
     """
     api.know(engine, get_args(Engine), "engine")
+    api.know(form, get_args(Format), "format")
+    if check is not None and (extra or form != "shell"):
+        raise Usage(
+            "--check judges a command of yours: leave out --format and what stands behind --."
+        )
+    if form != "shell":
+        source, target = inside(source), None if target is None else inside(target)
     asked = named_of(releases, engine)
     loaded = api.load(source, "auto", Options(target=target), weights=False, shared=False)
     told = loaded.reading.draft
@@ -272,8 +302,10 @@ def serve(
             version=one.version if one else None,
         )
         several.append(ServedBy(wanted, target, one))
-    made = command_for(several)
+    made = checked_extra(tuple(extra), several[-1].serving, command_for(several))
     own = judged_by_all(made.line, several)
     found = own if check is None else judged_by_all(check, several)
     remarks = [item for one in asked for item in one.remarks]
-    return Served(made, tuple(own), (*remarks, *found))
+    versions = tuple(one.version for one in asked)
+    around = None if form == "shell" else contained(several[-1].serving, made, versions)
+    return Served(made, tuple(own), (*remarks, *found), around, form)

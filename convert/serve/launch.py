@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from eagle3_interop.schemas.draft import MOST_DRAFTED
@@ -70,6 +70,7 @@ class Command:
         flags: names with their dashes, and values, in their order.
         env: variables that stand before it.
         before: words of the command that has to be run first, if one has to.
+        more: words of the user's that stand behind all.
     """
 
     engine: Engine
@@ -77,11 +78,25 @@ class Command:
     flags: tuple[tuple[str, str], ...]
     env: tuple[tuple[str, str], ...] = ()
     before: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The command without what stands before it."""
+        flags = (word for flag in self.flags for word in flag)
+        return (*_PROGRAMS[self.engine], self.model, *flags, *self.more)
 
     @property
     def line(self) -> str:
         """The command as a shell takes it."""
         first = f"{shlex.join(self.before)} && " if self.before else ""
         variables = "".join(f"{name}={shlex.quote(value)} " for name, value in self.env)
-        flags = (word for flag in self.flags for word in flag)
-        return first + variables + shlex.join([*_PROGRAMS[self.engine], self.model, *flags])
+        return first + variables + shlex.join(self.words)
+
+    def with_flags(self, *flags: tuple[str, str]) -> "Command":
+        """With more flags of ours."""
+        return replace(self, flags=(*self.flags, *flags))
+
+    def with_words(self, words: tuple[str, ...]) -> "Command":
+        """With words of the user's."""
+        return replace(self, more=words)
