@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from eagle3_interop.schemas.breakdown import Breakdown
 from eagle3_interop.schemas.findings import Finding
 from eagle3_interop.schemas.streams import StreamsReport
 
@@ -82,11 +83,19 @@ class PromptRow(_Part):
         steps: verification steps.
         accepted: draft tokens that were accepted.
         per_position: steps that accepted more than j tokens.
+        category: of the prompt, where it names one.
+        tokens: new tokens; None in reports that did not say.
+        accept_length: 1 + accepted / steps.
+        inexpressible: new tokens that the draft's vocabulary lacks.
     """
 
     steps: int
     accepted: int
     per_position: tuple[int, ...]
+    category: str | None = None
+    tokens: int | None = None
+    accept_length: float | None = None
+    inexpressible: int | None = None
 
 
 class SweepRow(AcceptanceReport):
@@ -195,6 +204,7 @@ class Report(_Part):
         findings: remarks on the checkpoint.
         acceptance: of the checkpoint; None only where it was refused.
         prompts: the same counters, text by text: the interval can be computed from them again.
+        breakdown: the same counters by category, context and token.
         as_trained: what engines lose, where a trainer is known to have computed otherwise; no gate judges it.
         against: comparison with ``--against``.
         sweep: other chains and trees on the same texts.
@@ -210,6 +220,7 @@ class Report(_Part):
     findings: tuple[Finding, ...] = ()
     acceptance: AcceptanceReport | None = None
     prompts: tuple[PromptRow, ...] | None = None
+    breakdown: Breakdown | None = None
     as_trained: AsTrainedReport | None = None
     against: AgainstReport | None = None
     sweep: tuple[SweepRow, ...] | None = None

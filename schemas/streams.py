@@ -71,6 +71,7 @@ class RecordedText(_Part):
         sha256: of the file.
         tokens: prompt and continuation.
         prompt: tokens of the prompt.
+        category: of the prompt, where it names one.
     """
 
     file: str
@@ -78,6 +79,7 @@ class RecordedText(_Part):
     sha256: str
     tokens: int
     prompt: int
+    category: str | None = None
 
 
 class RecordedPrompts(_Part):

@@ -66,6 +66,7 @@ JsonOpt = Annotated[
 HtmlOpt = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write the report as one HTML page.")
 ]
+CsvOpt = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a row a prompt as CSV.")]
 RemoteCodeFlag = Annotated[
     bool,
     typer.Option("--trust-remote-code", help="Run Python files that come with the target."),

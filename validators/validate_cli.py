@@ -20,6 +20,7 @@ from eagle3_interop.convert.console import (
 from eagle3_interop.validators.asking import check_alone, check_request, require_extra
 from eagle3_interop.validators.options import (
     AllowOpt,
+    CsvOpt,
     DeviceOpt,
     DraftArg,
     EngineArgOpt,
@@ -136,6 +137,7 @@ def validate(
     ] = None,
     json: JsonOpt = None,
     html: HtmlOpt = None,
+    csv: CsvOpt = None,
     trust_remote_code: RemoteCodeFlag = False,
     quiet: QuietFlag = False,
     version: VersionFlag = False,  # noqa: ARG001 - eager
@@ -162,7 +164,7 @@ def validate(
         from eagle3_interop.validators.prove.request import Request
 
         reads = (checkpoint, target, against, prompts, engine_python, streams)
-        check_files({"--json": json, "--html": html}, reads)
+        check_files({"--json": json, "--html": html, "--csv": csv}, reads)
         request = Request(
             checkpoint=hub_id(checkpoint),
             target=hub_id(target),
@@ -193,7 +195,7 @@ def validate(
         from eagle3_interop.validators.engines.judge import judge_of
 
         judge = judge_of(engine, engine_python, engine_arg or [], server, request.shape)
-        report, failed = _run(console, request, judge, json, html)
+        report, failed = _run(console, request, judge, {"json": json, "html": html, "csv": csv})
         for message in failed:
             console.error(message)
     if failed:
@@ -206,22 +208,23 @@ def _run(
     console: Console,
     request: "Request",
     judge: "Judge | None",
-    json: Path | None,
-    html: Path | None,
+    files: dict[str, Path | None],
 ) -> "tuple[Report, list[str]]":
     """The report, and the files of it that the disk did not take."""
     from transformers.utils import logging
 
     from eagle3_interop.validators.prove.validate import validate
-    from eagle3_interop.validators.report import page, terminal
+    from eagle3_interop.validators.report import breakdown, page, terminal
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     report, measured = validate(request, judge=judge, watch=terminal.watch(console))
     failed = []
-    if html is not None:
+    if (html := files["html"]) is not None:
         failed += try_report(html, page.page(report, measured.agreement))
-    if json is not None and json != STDOUT:
+    if (table := files["csv"]) is not None:
+        failed += try_report(table, breakdown.prompts_csv(report))
+    if (json := files["json"]) is not None and json != STDOUT:
         failed += try_report(json, report.model_dump_json(indent=2) + "\n")
     console.data(report.model_dump(mode="json"))
     console.findings(report.findings)

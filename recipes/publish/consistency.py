@@ -19,12 +19,17 @@ NEAR = 1e-9
 """Relative difference of two figures that were computed alike."""
 
 
+COUNTED = ("steps", "accepted")
+"""Of a row."""
+
+
 def contradictions(report: Report) -> Iterator[str]:
     """Each place where the report contradicts itself, in a sentence."""
     yield from _verdict(report)
     for name, measured in _measured(report):
         yield from _counters(name, measured)
     yield from _prompts(report)
+    yield from _breakdown(report)
     for gate in report.gates:
         yield from _gate(gate, report)
     yield from _findings(report)
@@ -94,6 +99,9 @@ def _prompts(report: Report) -> Iterator[str]:
         yield f"prompts: {len(rows)} rows for {count} prompts"
     for index, row in enumerate(rows):
         yield from _steps(f"prompts[{index}]", row.steps, row.accepted, row.per_position)
+        length = 1 + row.accepted / row.steps if row.steps else 1.0
+        if row.accept_length is not None and not math.isclose(row.accept_length, length):
+            yield f"prompts[{index}]: accept_length is {row.accept_length:g}, and its counters give {length:g}"
     # The prefill writes one token of each text, and a last step may go past the end.
     written = len(rows) + measured.drafts + measured.accepted
     beyond = len(rows) * max(measured.num_draft_tokens, 1)
@@ -112,6 +120,26 @@ def _prompts(report: Report) -> Iterator[str]:
     both = zip((low, high), measured.interval, strict=True)
     if not all(math.isclose(one, other, rel_tol=1e-6) for one, other in both):
         yield f"acceptance: the rows of its prompts give the interval {low:.4f} to {high:.4f}"
+
+
+def _breakdown(report: Report) -> Iterator[str]:
+    """What is taken apart adds up to the rows of the prompts; reports of before did not have it."""
+    rows, measured, parts = report.prompts, report.acceptance, report.breakdown
+    if rows is None or measured is None or parts is None:
+        return
+    if sum(row.tokens or 0 for row in rows) != measured.tokens:
+        yield f"prompts: the rows do not add up to {measured.tokens} tokens"
+    lacks = (sum(row.inexpressible or 0 for row in rows), measured.tokens)
+    if lacks != (parts.vocabulary.inexpressible, parts.vocabulary.tokens):
+        yield "breakdown: vocabulary has other tokens than the rows of the prompts"
+    whole = (measured.drafts, measured.accepted)
+    if whole != tuple(sum(getattr(x, name) for x in parts.contexts) for name in COUNTED):
+        yield f"breakdown: contexts do not add up to {whole[0]} steps and {whole[1]} accepted"
+    for kind in parts.categories:
+        ours = [row for row in rows if row.category == kind.category]
+        steps, accepted = (sum(getattr(row, name) for row in ours) for name in COUNTED)
+        if (kind.prompts, kind.steps, kind.accepted) != (len(ours), steps, accepted):
+            yield f"breakdown: category {kind.category!r} has other counters than its prompts"
 
 
 def _gate(gate: Gate, report: Report) -> Iterator[str]:

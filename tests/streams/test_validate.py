@@ -37,6 +37,24 @@ def rewritten(folder, name, edit):
     (folder / "streams.json").write_text(json.dumps(told))
 
 
+def test_categories_and_texts_are_those_of_the_running_target(tmp_path, prompts):
+    """What a recording keeps of its prompts, and the digest of its texts."""
+    kinds = ("a", "b", None)
+    rows = [
+        {**json.loads(line), **({"category": kind} if kind else {})}
+        for line, kind in zip(prompts.read_text().splitlines(), kinds, strict=False)
+    ]
+    file = tmp_path / "kinds.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    live = measured("plain", prompts=file, new_tokens=NEW_TOKENS, shape=CHAIN)
+    made(tmp_path / "s", file)
+    told = measured("plain", streams=str(tmp_path / "s"), shape=CHAIN)
+    assert [row.category for row in told.prompts] == list(kinds)
+    assert told.prompts == live.prompts
+    assert told.breakdown == live.breakdown
+    assert told.environment["texts"] == live.environment["texts"]
+
+
 @pytest.mark.parametrize("name", ["plain", "embed_tap", "fc_norm", "two_layers", "four_taps"])
 def test_counters_are_those_of_the_running_target(name, recorded, prompts):
     live = measured(name, prompts=prompts, new_tokens=NEW_TOKENS, shape=CHAIN)

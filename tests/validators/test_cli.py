@@ -28,12 +28,12 @@ TARGET, PLAIN, OTHER = (
 OPTIONS = {
     "--target", "--against", "--prompts", "--streams", "--stream-taps", "--trainer", "--allow", "--num-draft-tokens", "--tree", "--sweep", "--max-new-tokens",
     "--stop-at-eos", "--temperature", "--cost-ratio", "--device", "--dtype", "--seed",
-    "--engine", "--engine-python", "--engine-arg", "--server", "--min-accept-length", "--max-logit-diff", "--json", "--html", "--trust-remote-code", "--quiet",
+    "--engine", "--engine-python", "--engine-arg", "--server", "--min-accept-length", "--max-logit-diff", "--json", "--html", "--csv", "--trust-remote-code", "--quiet",
     "--version", "--help", "--install-completion", "--show-completion",
 }  # fmt: skip
 KEYS = {
     "verdict", "gates", "findings", "acceptance", "as_trained", "against", "sweep", "sampling", "engine", "streams", "checkpoint",
-    "environment", "prompts",
+    "environment", "prompts", "breakdown",
 }  # fmt: skip
 
 

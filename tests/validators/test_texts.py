@@ -51,6 +51,19 @@ def test_json_lines():
     assert found[2] == Prompt(token_ids=(1, 2), completion=(3, 4), where="p.jsonl:6")
 
 
+def test_a_prompt_may_name_its_kind():
+    (found,) = parse_prompts('{"prompt": "a", "category": " code "}', "p")
+    assert found.category == "code"
+    for wrong in ("7", '""', '["a"]'):
+        with pytest.raises(Usage, match="p:1: category must be a word"):
+            parse_prompts(f'{{"prompt": "a", "category": {wrong}}}', "p")
+
+
+def test_a_line_separator_within_a_text_ends_no_line():
+    (found,) = parse_prompts('{"prompt": "a\u2028b\x85c"}', "p")
+    assert found.text == "a\u2028b\x85c"
+
+
 def test_plain_lines_are_user_messages():
     found = parse_prompts("Hello\n\n  [not json]  \n", "p.txt")
     assert [p.messages for p in found] == [

@@ -6,7 +6,7 @@ gives the first new token, and from there each step takes (accepted + 1) tokens 
 step counts in full, as in the engines.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,6 +40,8 @@ class Acceptance:
         per_position: steps that accepted more than j tokens.
         positions: the same of each text.
         one_pass: all tokens of a step come from one pass of the draft (P-EAGLE).
+        steps: where they were kept, every step of each text: the place in its completion that it drafts for,
+            and how many tokens it accepted.
     """
 
     shape: Shape
@@ -48,6 +50,7 @@ class Acceptance:
     per_position: tuple[int, ...]
     positions: tuple[tuple[int, ...], ...] = ()
     one_pass: bool = False
+    steps: tuple[tuple[tuple[int, int], ...], ...] = ()
 
     @property
     def drafts(self) -> int:
@@ -79,14 +82,6 @@ class Acceptance:
         """
         passes = 1 if self.one_pass else self.shape.steps
         return self.accept_length / (1 + passes * cost_ratio)
-
-    def by_prompt(self) -> list[dict[str, Any]]:
-        """The report's rows, one a text."""
-        pairs = zip(self.prompts, self.positions, strict=True)
-        return [
-            {"steps": steps, "accepted": accepted, "per_position": list(row)}
-            for (steps, accepted), row in pairs
-        ]
 
     def summary(self, seed: int = 0) -> dict[str, Any]:
         """The report's JSON object."""
@@ -173,12 +168,32 @@ def walk(lengths: Sequence[int], scored: int) -> list[int]:
     return steps
 
 
-class Counter:
-    """Walks the texts of each batch for one shape; keeps a few integers a text."""
+def steps_of(text: Text, lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The steps of a text: the place in its completion that each drafts for, and what it accepted.
 
-    def __init__(self, shape: Shape) -> None:
-        """Begin at zero."""
+    Args:
+        text: with its walks.
+        lengths: by start, as many as `Text.starts`.
+    """
+    for first, scored in text.walks:
+        place = first + 1
+        for taken in walk(lengths[first:], scored):
+            yield place, taken
+            place += taken + 1
+
+
+class Counter:
+    """Walks the texts of each batch for one shape; keeps a few integers a text, or each step."""
+
+    def __init__(self, shape: Shape, *, steps: bool = False) -> None:
+        """Begin at zero.
+
+        Args:
+            shape: what is drafted a step.
+            steps: keep what each step accepted, and where.
+        """
         self.shape = shape
+        self._steps: dict[int, tuple[tuple[int, int], ...]] | None = {} if steps else None
         self._prompts: dict[int, tuple[int, int]] = {}
         self._positions: dict[int, tuple[int, ...]] = {}
 
@@ -193,7 +208,10 @@ class Counter:
                 raise ValueError(
                     f"{self.shape.steps} steps need as many tokens after the scored ones"
                 )
-            steps = [taken for first, scored in text.walks for taken in walk(row[first:], scored)]
+            placed = tuple(steps_of(text, row))
+            if self._steps is not None:
+                self._steps[index] = placed
+            steps = [taken for _, taken in placed]
             self._prompts[index] = len(steps), sum(steps)
             self._positions[index] = tuple(
                 sum(taken > position for taken in steps) for position in range(self.shape.steps)
@@ -206,7 +224,9 @@ class Counter:
         prompts = tuple(self._prompts.get(index, (0, 0)) for index in range(len(texts)))
         positions = tuple(self._positions.get(index, nothing) for index in range(len(texts)))
         total = tuple(sum(row[j] for row in positions) for j in range(self.shape.steps))
-        return Acceptance(self.shape, tokens, prompts, total, positions)
+        kept = self._steps
+        steps = () if kept is None else tuple(kept.get(index, ()) for index in range(len(texts)))
+        return Acceptance(self.shape, tokens, prompts, total, positions, steps=steps)
 
 
 def best_by_cost(results: Sequence[Acceptance], cost_ratio: float) -> Acceptance:

@@ -31,7 +31,7 @@ speculators, in training, keeps the *start* position's window for every later st
 step's own keys, so its step j sees up to j keys more. This module follows the engines.
 """
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Collection, Mapping, MutableMapping
 from dataclasses import dataclass
 
 import torch
@@ -185,6 +185,12 @@ class Network:
         """Draft ids as the target's ids."""
         table = self.weights.target_ids
         return ids if table is None else table[ids]
+
+    @property
+    def expressible(self) -> Collection[int]:
+        """The target's ids that can be proposed."""
+        table = self.weights.target_ids
+        return range(self.draft.vocabulary.draft_size) if table is None else set(table.tolist())
 
     def propose(self, normed: Tensor, chunk: int = 1024) -> Tensor:
         """The greedy draft token of each position, as target ids: normed [N, H] to [N]."""

@@ -12,6 +12,7 @@ from eagle3_interop.schemas.streams import StreamsReport, TeacherForced
 from eagle3_interop.validators.accept.drafting import CHUNK, Batch, draft_steps
 from eagle3_interop.validators.network.reference import Network
 from eagle3_interop.validators.prove.request import Request
+from eagle3_interop.validators.target.prompts import Prompt
 from eagle3_interop.validators.target.recorded import RecordedText, Recording
 from eagle3_interop.validators.target.recordings import open_recordings
 from eagle3_interop.validators.target.running import DTYPES
@@ -127,6 +128,15 @@ class Streamed:
     recording: Recording
     texts: tuple[RecordedText, ...]
     findings: tuple[Finding, ...]
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """What was continued, with the category that was recorded."""
+        held = self.recording.recordings.texts
+        return [
+            Prompt(token_ids=text.prompt, category=held[text.number].category)
+            for text in self.texts
+        ]
 
     @property
     def starts(self) -> tuple[int, int]:

@@ -19,7 +19,6 @@ from eagle3_interop.schemas.report import (
     AsTrainedReport,
     Files,
     Gate,
-    PromptRow,
     Report,
 )
 from eagle3_interop.validators.accept.acceptance import (
@@ -28,6 +27,7 @@ from eagle3_interop.validators.accept.acceptance import (
     batch_lengths,
     measure_sampled,
 )
+from eagle3_interop.validators.accept.breakdown import Parts
 from eagle3_interop.validators.accept.drafting import CHUNK, draft_steps
 from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.accept.sweep import grid, rows
@@ -50,7 +50,7 @@ from eagle3_interop.validators.target.prompts import Prompt, bundled_prompts, re
 from eagle3_interop.validators.target.running import DTYPES, Progress, Target, resolve_device
 from eagle3_interop.validators.target.source import Source
 from eagle3_interop.validators.target.stops import stop_ids
-from eagle3_interop.validators.target.texts import encode, load_tokenizer
+from eagle3_interop.validators.target.texts import decoder, encode, load_tokenizer
 from eagle3_interop.validators.target.writing import Order, Texts
 
 Watch = Callable[[str, int], AbstractContextManager[Progress | None]]
@@ -140,6 +140,7 @@ def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Repo
     loaded = api.load(request.checkpoint, "auto", options, served=True)
     source = api.load(request.against, "auto", options, served=True) if request.against else None
     files = provenance.digests(loaded.checkpoint)
+    tokenizer = _tokenizer(request)
     shape = request.shape or (judge.shape if judge else None)
     shape = shape or Shape.chain(loaded.reading.draft.speculative_tokens or 3)
     shape.checked().fits(loaded.reading.draft.vocabulary.draft_size)
@@ -155,12 +156,12 @@ def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Repo
     if request.streams is not None:
         given = _recorded(request, device, drafts, shapes)
         target, material = given.recording, Known(given.recording, given.texts)
-        prompts = [Prompt(token_ids=text.prompt) for text in given.texts]
+        prompts = given.prompts
     else:
         with watch("loading the target", 0):
             target = running = load_target(request, device)
         reach = loaded.target.max_position if loaded.target else None
-        order = _order(request, running, prompts, shapes, reach)
+        order = _order(request, running, prompts, shapes, (tokenizer, reach))
         material = Writing(running, order, made)
     environment = provenance.environment(request, target, str(device), prompts, loaded)
     network = _network(loaded, target, request, device)
@@ -183,12 +184,20 @@ def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Repo
     against = _against(session, source, measured) if source else None
     gates = (*_gates(session, measured), *(judgement.gates if judgement else ()))
     _check_unchanged(files, loaded)
+    parts = Parts(
+        measured.ours[shape],
+        material.texts,
+        [prompt.category for prompt in prompts],
+        network.expressible,
+        target.vocabulary_size,
+    )
     report = Report(
         verdict="pass" if all(gate.passed for gate in gates) else "fail",
         gates=gates,
         findings=(*session.findings, *(judgement.findings if judgement else ())),
         acceptance=_summary(measured.ours[shape], request),
-        prompts=tuple(PromptRow(**row) for row in measured.ours[shape].by_prompt()),
+        prompts=parts.rows(),
+        breakdown=parts.breakdown(decoder(tokenizer), request.seed),
         as_trained=_as_trained(measured, request),
         against=against,
         sweep=_sweep(request, measured, shapes),
@@ -196,7 +205,7 @@ def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Repo
         engine=judgement.engine if judgement else None,
         streams=given.report(teacher) if given else None,
         checkpoint=Files(files=files),
-        environment=environment,
+        environment={**environment, "texts": provenance.texts_digest(material.texts)},
     )
     return report, measured
 
@@ -223,12 +232,19 @@ def _order(
     target: Target,
     prompts: list[Prompt],
     shapes: Sequence[Shape],
-    positions: int | None,
+    reads: tuple[Any, int | None],
 ) -> Order:
-    """What the target shall write: enough to judge drafts past the end of the scored tokens."""
+    """What the target shall write: enough to judge drafts past the end of the scored tokens.
+
+    Args:
+        request: the user's.
+        target: that writes.
+        prompts: as they were given.
+        shapes: what is drafted.
+        reads: the target's tokenizer, and how many positions it reaches.
+    """
     extra = max(MIN_DEPTH, *(one.steps for one in shapes))
-    path = provenance.target_folder(request.target)
-    tokenizer = load_tokenizer(path, trust_remote_code=request.trust_remote_code)
+    tokenizer, positions = reads
     encoded = encode(
         prompts,
         tokenizer,
@@ -238,6 +254,14 @@ def _order(
     )
     given = [prompt.completion for prompt in prompts]
     return Order(encoded, request.written, extra, given, _stops(request, target))
+
+
+def _tokenizer(request: Request) -> Any:  # noqa: ANN401
+    """The target's; beside recordings, which are token ids, none is fetched from the Hub only to show texts."""
+    if request.streams is not None and not Path(request.target).is_dir():
+        return None
+    path = provenance.target_folder(request.target)
+    return load_tokenizer(path, trust_remote_code=request.trust_remote_code)
 
 
 def _check_unchanged(files: Mapping[str, str], loaded: Loaded) -> None:
@@ -359,7 +383,10 @@ def _measure(
     depth = max(MIN_DEPTH, shape.steps) if further else shape.steps
     compared = [LogitComparison(network, one, depth) for one in others]
     final = any(one.draft.fc is None for one in (network, *others))
-    counters = [{one: Counter(one) for one in shapes}, *({shape: Counter(shape)} for _ in others)]
+    counters = [
+        {one: Counter(one, steps=one is shape) for one in shapes},
+        *({shape: Counter(shape)} for _ in others),
+    ]
     right = torch.zeros(shape.steps, 2)
     with watch(material.title, material.tokens) as progress:
         taps = _taps((network, *others))

@@ -15,7 +15,7 @@ from eagle3_interop.validators.memory import enough_memory
 from eagle3_interop.validators.prove.validate import Watch, unwatched
 from eagle3_interop.validators.record.store import Plan, Store
 from eagle3_interop.validators.record.wish import Wish
-from eagle3_interop.validators.target.prompts import bundled_prompts, read_prompts
+from eagle3_interop.validators.target.prompts import Prompt, bundled_prompts, read_prompts
 from eagle3_interop.validators.target.running import DTYPES, Progress, resolve_device
 from eagle3_interop.validators.target.tables import TargetTables
 from eagle3_interop.validators.target.texts import encode, load_tokenizer
@@ -114,7 +114,8 @@ def _record(wish: Wish, recorder: Recorder, watch: Watch, say: "Say") -> Streams
         dtype=DTYPES[wish.dtype],
         trust_remote_code=wish.trust_remote_code,
     )
-    prompts = encoded(wish, held)
+    given = prompts_of(wish)
+    prompts = encoded(wish, held, given)
     offer = recorder.offer(wanted_taps(wish, held.depth), held)
     plan = Plan(
         target=held.described(),
@@ -127,6 +128,7 @@ def _record(wish: Wish, recorder: Recorder, watch: Watch, say: "Say") -> Streams
         lookahead=wish.lookahead,
         prompts=prompts,
         source="bundled" if wish.prompts is None else str(wish.prompts),
+        categories=tuple(prompt.category for prompt in given),
     )
     store = Store(wish.out, plan)
     say(plan.spoken())
@@ -140,8 +142,8 @@ def _record(wish: Wish, recorder: Recorder, watch: Watch, say: "Say") -> Streams
     return store.finish()
 
 
-def encoded(wish: Wish, held: TargetTables) -> tuple[tuple[int, ...], ...]:
-    """The prompts' token ids.
+def prompts_of(wish: Wish) -> list[Prompt]:
+    """The prompts.
 
     Raises:
         Usage: they do not parse, or bring continuations along.
@@ -152,6 +154,15 @@ def encoded(wish: Wish, held: TargetTables) -> tuple[tuple[int, ...], ...]:
             "--prompts: completion_token_ids stand in it, and what is recorded is written by the target: leave "
             "them out."
         )
+    return prompts
+
+
+def encoded(wish: Wish, held: TargetTables, prompts: list[Prompt]) -> tuple[tuple[int, ...], ...]:
+    """The prompts' token ids.
+
+    Raises:
+        Usage: the target does not take one of them.
+    """
     path = _without_weights(held)
     tokenizer = load_tokenizer(path, trust_remote_code=wish.trust_remote_code)
     return tuple(

@@ -53,6 +53,7 @@ class Plan:
         lookahead: M.
         prompts: token ids.
         source: where they came from.
+        categories: of the prompts, where they name one.
     """
 
     target: RecordedTarget
@@ -65,6 +66,7 @@ class Plan:
     lookahead: int
     prompts: tuple[tuple[int, ...], ...]
     source: str
+    categories: tuple[str | None, ...] = ()
 
     @property
     def slices(self) -> int:
@@ -196,7 +198,14 @@ class Store:
             size, digest = hidden.stat().st_size, sha256_of(hidden)
             hidden.replace(self.folder / name)
             self.texts.append(
-                RecordedText(file=name, bytes=size, sha256=digest, tokens=count, prompt=len(prompt))
+                RecordedText(
+                    file=name,
+                    bytes=size,
+                    sha256=digest,
+                    tokens=count,
+                    prompt=len(prompt),
+                    category=plan.categories[number] if plan.categories else None,
+                )
             )
             self._keep(PARTIAL)
         except OSError as error:

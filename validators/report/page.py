@@ -13,7 +13,8 @@ from eagle3_interop.schemas.report import (
     Report,
     SweepRow,
 )
-from eagle3_interop.validators.report import plots
+from eagle3_interop.validators.report import breakdown, plots
+from eagle3_interop.validators.report.tables import table as _table
 from eagle3_interop.validators.report.terminal import (
     drafted,
     number,
@@ -67,6 +68,8 @@ svg .end { text-anchor: end; } svg .value { fill: var(--text); }
 .legend span { margin-right: 18px; display: inline-block; }
 .legend i { width: 10px; height: 10px; border-radius: 2px; display: inline-block; margin-right: 6px; }
 .b0 { background: var(--a); } .b1 { background: var(--b); }
+.text { white-space: pre-wrap; overflow-wrap: anywhere; font: 13px/1.6 ui-monospace, Menlo, Consolas, monospace; }
+mark { color: inherit; background: color-mix(in srgb, var(--good) 28%, var(--card)); border-radius: 3px; }
 """
 
 
@@ -82,6 +85,8 @@ def page(report: Report, agreement: Sequence[float] = ()) -> str:
     parts = [_header(report, title), _gates(report)]
     if report.acceptance is not None:
         parts.append(_plots(report.acceptance, report.against, agreement))
+    if report.breakdown is not None:
+        parts += breakdown.sections(report.breakdown)
     if report.as_trained is not None:
         parts.append(_as_trained(report.as_trained))
     if report.against is not None:
@@ -257,17 +262,6 @@ def findings_table(found: Iterable[Finding]) -> str:
         for item in sorted(found, key=lambda item: order[item.severity])
     ]
     return _table("Findings", ("", "code", "what"), rows) if rows else ""
-
-
-def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A section with a table; cells are HTML."""
-    head = "".join(f"<th>{name}</th>" for name in columns)
-    head = f"<thead><tr>{head}</tr></thead>" if any(columns) else ""
-    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
-    return (
-        f'<section><h2>{title}</h2><div class="scroll"><table>{head}<tbody>{body}</tbody></table>'
-        "</div></section>"
-    )
 
 
 def _pairs(values: dict[str, Any]) -> list[tuple[str, str]]:

@@ -31,6 +31,7 @@ from eagle3_interop.schemas.findings import Unavailable
 from eagle3_interop.validators.prove.request import Request
 from eagle3_interop.validators.target.prompts import Prompt
 from eagle3_interop.validators.target.source import Source
+from eagle3_interop.validators.target.texts import Text
 
 PACKAGES = ("eagle3-interop", "torch", "transformers", "accelerate", "safetensors", "numpy")
 
@@ -150,6 +151,16 @@ def environment(
         "end_of_sequence": "stops" if request.stop_at_eos else "ignored",
         "temperature": request.temperature,
         "cost_ratio": request.cost_ratio,
+    }
+
+
+def texts_digest(texts: Sequence[Text]) -> dict[str, Any]:
+    """What identifies the texts that were counted: every prompt, its continuation, and where engines would draft."""
+    told = [(text.prompt, text.completion[: text.scored], text.walks) for text in texts]
+    return {
+        "count": len(texts),
+        "tokens": sum(text.scored for text in texts),
+        "sha256": hashlib.sha256(repr(told).encode()).hexdigest(),
     }
 
 

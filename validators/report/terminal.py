@@ -18,6 +18,7 @@ from eagle3_interop.schemas.report import (
     SweepRow,
 )
 from eagle3_interop.schemas.streams import StreamsReport
+from eagle3_interop.validators.report import breakdown
 
 if TYPE_CHECKING:
     from eagle3_interop.validators.prove.validate import Watch
@@ -59,6 +60,8 @@ def _parts(report: Report) -> Iterator[RenderableType]:
     )
     if report.acceptance is not None:
         yield _acceptance(report)
+    if report.breakdown is not None:
+        yield from breakdown.figures(report.breakdown)
     yield from map(Text, streams_lines(report.streams))
     if report.as_trained is not None:
         yield Text(as_trained_line(report.as_trained))

@@ -24,6 +24,7 @@ class Prompt:
         messages: a chat, through the target's template.
         token_ids: already tokenised.
         completion: the target's continuation, generated elsewhere.
+        category: what kind of prompt it is, for figures by kind.
         where: file and line.
     """
 
@@ -31,6 +32,7 @@ class Prompt:
     messages: tuple[dict[str, str], ...] | None = None
     token_ids: tuple[int, ...] | None = None
     completion: tuple[int, ...] | None = None
+    category: str | None = None
     where: str = ""
 
 
@@ -69,7 +71,7 @@ def parse_prompts(content: str, name: str) -> list[Prompt]:
     """
     lines = [
         (f"{name}:{number}", line.strip())
-        for number, line in enumerate(content.splitlines(), 1)
+        for number, line in enumerate(content.split("\n"), 1)  # U+2028 ends no line of JSON
         if line.strip()
     ]
     if not lines:
@@ -89,7 +91,7 @@ def _from_json(line: str, where: str) -> Prompt:
     kinds = {"prompt", "messages", "token_ids"}
     if not isinstance(entry, dict) or len(kinds & set(entry)) != 1:
         raise Usage(f"{where}: expected exactly one of prompt, messages and token_ids")
-    if unknown := set(entry) - kinds - {"completion_token_ids"}:
+    if unknown := set(entry) - kinds - {"completion_token_ids", "category"}:
         raise Usage(f"{where}: unknown key {', '.join(sorted(unknown))}")
     completion = entry.get("completion_token_ids")
     return Prompt(
@@ -97,6 +99,7 @@ def _from_json(line: str, where: str) -> Prompt:
         messages=_messages(entry["messages"], where) if "messages" in entry else None,
         token_ids=_ids(entry["token_ids"], where) if "token_ids" in entry else None,
         completion=None if completion is None else _ids(completion, where),
+        category=_category(entry.get("category"), where),
         where=where,
     )
 
@@ -105,6 +108,12 @@ def _text(value: Any, where: str) -> str:  # noqa: ANN401
     if not isinstance(value, str) or not value:
         raise Usage(f"{where}: prompt must be a text that is not empty")
     return value
+
+
+def _category(value: Any, where: str) -> str | None:  # noqa: ANN401
+    if value is None or (isinstance(value, str) and value.strip()):
+        return None if value is None else str(value).strip()
+    raise Usage(f"{where}: category must be a word that is not empty")
 
 
 def _ids(value: Any, where: str) -> tuple[int, ...]:  # noqa: ANN401

@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -58,6 +58,7 @@ class Recorded:
         slices: maps [tokens, taps, H].
         last: maps [tokens, H], where the last hidden state is there.
         top: maps ids and log-probabilities [tokens, n] of the likeliest next tokens, where they are there.
+        category: of its prompt, where it was recorded.
     """
 
     file: str
@@ -67,6 +68,7 @@ class Recorded:
     slices: Callable[[], Tensor]
     last: Callable[[], Tensor]
     top: Callable[[], tuple[Tensor, Tensor]] | None = None
+    category: str | None = None
 
     @property
     def count(self) -> int:
@@ -179,9 +181,7 @@ def _ours(folder: Path, source: str, held: TargetTables) -> Recordings:
         ) or not 0 < entry.prompt < one.count:
             raise _broken(path, f"holds {one.count} tokens, the manifest says {entry.tokens}")
         counted = torch.arange(one.count) >= entry.prompt
-        texts.append(
-            Recorded(one.file, one.tokens, entry.prompt, counted, one.slices, one.last, one.top)
-        )
+        texts.append(replace(one, first=entry.prompt, counted=counted, category=entry.category))
         if entry.tokens != entry.prompt + manifest.new_tokens + manifest.lookahead:
             raise _broken(path, "is shorter or longer than the manifest says texts are")
     return Recordings(

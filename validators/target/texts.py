@@ -1,6 +1,6 @@
 """Texts to measure on, and prompts as the target's tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +54,18 @@ def load_tokenizer(
     except Exception:  # missing, broken, or of a class that is not installed: loaders share no base
         return None
     return found
+
+
+def decoder(tokenizer: PreTrainedTokenizerBase | None) -> Callable[[Sequence[int]], str]:
+    """Token ids as text, nothing left out or tidied; without a tokenizer the ids themselves."""
+    if tokenizer is None:
+        return lambda ids: "".join(f"{token} " for token in ids)
+    made = tokenizer
+
+    def decode(ids: Sequence[int]) -> str:
+        return str(made.decode(list(ids), clean_up_tokenization_spaces=False))
+
+    return decode
 
 
 def encode(
