@@ -58,6 +58,75 @@ def paired_interval(sums: ArrayLike, counts: ArrayLike, level: float = 0.95) -> 
     return ratio - reach, ratio + reach
 
 
+def paired_difference(
+    first: Sequence[tuple[float, float]], other: Sequence[tuple[float, float]], level: float = 0.95
+) -> tuple[float, float, float]:
+    """The accept length of `other` less that of `first`, and Student's interval of it over prompts.
+
+    What a prompt is hard for it is hard for both, and only what is left of that counts as spread.
+
+    Args:
+        first: (steps, accepted) of each prompt.
+        other: the same, of the same prompts.
+        level: probability that the interval shall hold.
+
+    Returns:
+        The difference and the interval's ends, which are infinite of fewer than two prompts.
+    """
+    rates, leans = [], []
+    for steps, accepted in (np.asarray(x, np.float64).T for x in (first, other)):
+        rates.append(accepted.sum() / steps.sum())
+        leans.append((accepted - rates[-1] * steps) / steps.mean())
+    difference, count = float(rates[1] - rates[0]), len(first)
+    if count < 2:
+        return difference, -np.inf, np.inf
+    spread = np.square(leans[1] - leans[0]).sum() / (count * (count - 1))
+    reach = student(level, count - 1) * float(np.sqrt(spread))
+    return difference, difference - reach, difference + reach
+
+
+def swapped_p_value(
+    first: Sequence[tuple[float, float]],
+    other: Sequence[tuple[float, float]],
+    seed: int = 0,
+    rounds: int = 9999,
+) -> float:
+    """How often a difference of accept lengths is as large, if each prompt's two results change places by chance.
+
+    Of few prompts every way of changing places is counted; of more, `rounds` are drawn.
+
+    Args:
+        first: (steps, accepted) of each prompt.
+        other: the same, of the same prompts.
+        seed: of the draws.
+        rounds: draws.
+    """
+    pairs = np.asarray([first, other], np.float64)  # [2, n, 2]
+    total, halves = pairs.sum(axis=0), (pairs[1] - pairs[0]) / 2
+    count = len(halves)
+    every = count < rounds.bit_length()
+    rounds = 2**count if every else rounds
+    generator = np.random.RandomState(seed % 2**32)
+    seen = float(_gap(total, halves, np.ones((1, count)))[0])
+    larger, at_once = 0, max(1, AT_ONCE // max(count, 1))
+    for start in range(0, rounds, at_once):
+        stop = min(rounds, start + at_once)
+        if every:
+            bits = np.arange(start, stop)[:, None] >> np.arange(count) & 1
+        else:
+            bits = generator.randint(2, size=(stop - start, count))
+        larger += int((_gap(total, halves, 2 * bits - 1) >= seen - 1e-12).sum())
+    return larger / rounds if every else (larger + 1) / (rounds + 1)
+
+
+def _gap(total: np.ndarray, halves: np.ndarray, signs: np.ndarray) -> np.ndarray:
+    """[rounds], the difference of two accept lengths without its sign, where some prompts changed places."""
+    moved = signs @ halves
+    high, low = total.sum(axis=0) / 2 + moved, total.sum(axis=0) / 2 - moved
+    gap: np.ndarray = np.abs(high[:, 1] / high[:, 0] - low[:, 1] / low[:, 0])
+    return gap
+
+
 @cache
 def student(level: float, freedom: int) -> float:
     """How many standard errors a two-sided interval of this level reaches, by degrees of freedom."""

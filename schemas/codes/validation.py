@@ -10,6 +10,12 @@ CODES: dict[str, Code] = {
         "of another text than the target would write.",
         "Generate them greedily with this very target, or leave completion_token_ids out.",
     ),
+    # A report.
+    "not-a-report": Code(
+        "error",
+        "The file is no report of eagle3-validate, or one of a later version of this tool.",
+        "Give what eagle3-validate --json FILE wrote.",
+    ),
     # A real engine.
     "engine-differs": Code(
         "warning",
