@@ -17,7 +17,7 @@ from eagle3_interop.convert import cli, console
 from eagle3_interop.convert.console import Console, colours
 from eagle3_interop.recipes.publish import push_cli
 from eagle3_interop.schemas.findings import Unavailable
-from eagle3_interop.validators import diagnose_cli, validate_cli
+from eagle3_interop.validators import diagnose_cli, report_cli, validate_cli
 
 RUN = "from eagle3_interop.convert.cli import main; main()"
 COMMANDS = [
@@ -26,6 +26,7 @@ COMMANDS = [
     (push_cli, ["draft", "--repo-id", "me/draft", "--report", "report", "--json"]),
     (validate_cli, ["draft", "--target", "target", "--json", "-"]),
     (diagnose_cli, ["draft", "--target", "target", "--json", "-"]),
+    (report_cli, ["report.json", "--json", "-"]),
 ]
 FAILURES = [
     (TypeError("'NoneType' object is not iterable\nand more"), 4, "unforeseen: TypeError: "),
@@ -219,7 +220,7 @@ def test_nobody_is_told_of_progress_who_did_not_want_to_hear_it(monkeypatch, cap
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("command", [cli, push_cli, validate_cli, diagnose_cli])
+@pytest.mark.parametrize("command", [cli, push_cli, validate_cli, diagnose_cli, report_cli])
 def test_h_is_help_and_completion_can_be_installed(command):
     from typer.testing import CliRunner
 

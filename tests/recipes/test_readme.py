@@ -118,6 +118,16 @@ def test_validate_in_ci_and_publish(hub, bash, server):
     assert b"base_model: org/target" in hub.files("me/draft-vllm")["README.md"]
 
 
+def test_measure_on_benchmarks_by_kind(bash, workshop):
+    (workshop / "recipes").symlink_to(ROOT / "recipes")
+    (block,) = blocks("Measure on benchmarks, by kind")
+    said = succeeded(bash(VARIABLES + block))
+    assert "by category" in said
+    kinds = json.loads((workshop / "four.json").read_text())["breakdown"]["categories"]
+    assert [row["category"] for row in kinds] == ["writing", "math", "humaneval", "gsm8k"]
+    assert "against" in (workshop / "both.md").read_text()
+
+
 def test_diagnose_begins_with_the_command_and_the_folder(bash):
     done = bash(VARIABLES + blocks("Diagnose a slow draft")[0])
     succeeded(done)
