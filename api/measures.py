@@ -45,6 +45,9 @@ def validate(
     engine_python: str | Path | None = None,
     engine_args: Sequence[str] = (),
     server: str | None = None,
+    baseline_server: str | None = None,
+    batches: Sequence[int] = (1,),
+    speed: bool = True,
     min_accept_length: float | None = None,
     max_logit_diff: float | None = None,
     trust_remote_code: bool = False,
@@ -74,6 +77,9 @@ def validate(
         engine_python: its Python.
         engine_args: its own arguments, each as ``name=value``.
         server: a gate: the same, by a running server.
+        baseline_server: the same server without the draft, for the speed-up.
+        batches: texts at a time at which the engine is timed.
+        speed: time the engine; it starts once more, without the draft.
         min_accept_length: a gate.
         max_logit_diff: a gate, in place of rounding; needs ``against``.
         trust_remote_code: run Python files that come with the target.
@@ -111,9 +117,18 @@ def validate(
         stream_taps=None if stream_taps is None else tuple(stream_taps),
         trainer=trainer,
         allow=tuple(allow),
+        speed=speed,
+        batches=tuple(batches),
     )
     check_request(request)
-    asked = (engine, words.text(engine_python), list(engine_args), server, shape)
+    asked = (
+        engine,
+        words.text(engine_python),
+        list(engine_args),
+        server,
+        shape,
+        baseline_server,
+    )
     check_options(*asked)
     check_alone(request.streams, engine or server)
     require_extra()

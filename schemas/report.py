@@ -3,6 +3,7 @@
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
+from typing_extensions import TypedDict
 
 from eagle3_interop.schemas.breakdown import Breakdown
 from eagle3_interop.schemas.findings import Finding
@@ -103,11 +104,49 @@ class SweepRow(AcceptanceReport):
 
     Attributes:
         speedup: expected speed-up at the given cost ratio, None without one.
-        best: it has the largest of all.
+        tokens_per_second: expected by the measured costs; None without them, or where they do not reach so far.
+        best: it has the largest of all: by measured costs where there are some.
     """
 
     speedup: float | None = None
+    tokens_per_second: float | None = None
     best: bool = False
+
+
+SpeedAtBatch = TypedDict(
+    "SpeedAtBatch",
+    {
+        "batch": int,
+        "with": float,
+        "without": float | None,
+        "ratio": float | None,
+        "spread": tuple[float, float],
+        "spread_without": tuple[float, float] | None,
+    },
+)
+"""Tokens a second at one batch size: the median of the rounds with the draft and without it, and the slowest and fastest round."""
+
+Speed = TypedDict(
+    "Speed",
+    {
+        "batch": int,
+        "with": float,
+        "without": float | None,
+        "ratio": float | None,
+        "target_step": list[tuple[int, float]] | None,
+        "draft_step": float | None,
+        "batches": list[SpeedAtBatch],
+        "rounds": int,
+        "new_tokens": int,
+        "same_texts": float | None,
+    },
+)
+"""What an engine or a server took, at the first batch size, and at all of them.
+
+``with`` and ``without`` the draft in tokens a second, of decoding alone; ``ratio`` is their quotient. ``target_step``:
+seconds of a target step by the number of tokens that it verifies; ``draft_step``: seconds of one pass of the draft.
+None is what was not measured. ``same_texts``: share of the timed texts that were equal with the draft and without.
+"""
 
 
 class LogitsReport(_Part):
@@ -210,6 +249,7 @@ class Report(_Part):
         sweep: other chains and trees on the same texts.
         sampling: acceptance at a temperature.
         engine: what a real engine counted.
+        speed: what it took, with the draft and without.
         streams: where recorded hidden states came from; None where the target ran.
         checkpoint: digests of its files.
         environment: date, command line, versions, device, dtype, seed, target and its digests, texts.
@@ -226,6 +266,7 @@ class Report(_Part):
     sweep: tuple[SweepRow, ...] | None = None
     sampling: dict[str, Any] | None = None
     engine: dict[str, Any] | None = None
+    speed: Speed | None = None
     streams: StreamsReport | None = None
     checkpoint: Files = Files(files={})
     environment: dict[str, Any] = {}

@@ -107,7 +107,7 @@ def validate(
         typer.Option(
             metavar="R",
             min=0.0,
-            help="Time of a draft step divided by that of a target step, for the expected speed-up.",
+            help="A guess of the time of a draft step divided by that of a target step, for the expected speed-up; --engine measures it.",
         ),
     ] = None,
     device: DeviceOpt = "auto",
@@ -123,6 +123,26 @@ def validate(
         str | None,
         typer.Option(metavar="URL", help="Gate: the same, using a running vLLM or SGLang server."),
     ] = None,
+    baseline_server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="The same server without the draft, for the speed-up of --server."
+        ),
+    ] = None,
+    batch: Annotated[
+        str,
+        typer.Option(
+            metavar="LIST",
+            help="Texts at a time at which --engine or --server is timed, as 1,4,16.",
+        ),
+    ] = "1",
+    speed: Annotated[
+        bool,
+        typer.Option(
+            "--speed/--no-speed",
+            help="Time --engine or --server (an engine starts once more, without the draft).",
+        ),
+    ] = True,
     min_accept_length: Annotated[
         float | None,
         typer.Option(metavar="X", help="Gate: the smallest accept length that passes."),
@@ -187,14 +207,17 @@ def validate(
             trainer=trainer,
             allow=tuple(allow or ()),
             stream_taps=taps_of(stream_taps, "--stream-taps"),
+            speed=speed,
+            batches=_batches(batch),
         )
         check_request(request)
-        check_options(engine, engine_python, engine_arg or [], server, request.shape)
+        asked = (engine, engine_python, engine_arg or [], server, request.shape, baseline_server)
+        check_options(*asked)
         check_alone(streams, engine or server)
         require_extra()
         from eagle3_interop.validators.engines.judge import judge_of
 
-        judge = judge_of(engine, engine_python, engine_arg or [], server, request.shape)
+        judge = judge_of(*asked)
         report, failed = _run(console, request, judge, {"json": json, "html": html, "csv": csv})
         for message in failed:
             console.error(message)
@@ -244,6 +267,15 @@ def _shape(num_draft_tokens: int | None, tree: str | None) -> "Shape | None":
     if len(parts) != 3 or not all(re.fullmatch(r"\s*\d{1,9}\s*", part, re.ASCII) for part in parts):
         raise Usage(f"--tree {tree[:40]!r}: give STEPS,TOPK,TOKENS, such as 3,4,16.")
     return Shape(*map(int, parts)).checked()
+
+
+def _batches(text: str) -> tuple[int, ...]:
+    from eagle3_interop.schemas.findings import Usage
+
+    parts = text.split(",")
+    if not all(re.fullmatch(r"\s*\d{1,9}\s*", part, re.ASCII) for part in parts):
+        raise Usage(f"--batch {text[:40]!r}: give sizes, such as 1,4,16.")
+    return tuple(dict.fromkeys(map(int, parts)))
 
 
 def taps_of(text: str | None, option: str) -> tuple[int, ...] | None:

@@ -34,6 +34,17 @@ CODES: dict[str, Code] = {
         "GPU it needs none of them.",
         "Serve on a GPU without these settings. Your own --engine-arg goes before them.",
     ),
+    "speed-not-measured": Code(
+        "note",
+        "The engine did not run without the draft, so that no speed-up is stated.",
+        "Read why it failed; --no-speed leaves the timing out.",
+    ),
+    "baseline-differs": Code(
+        "warning",
+        "The server without the draft serves another model by its name, or writes other texts: its speed may be that "
+        "of another target.",
+        "Give --baseline-server the same target, started with the same flags but those of the draft.",
+    ),
     "engine-text": Code(
         "warning",
         "An engine wrote tokens that are not the target's own greedy choice; a few are ties that rounding "

@@ -28,11 +28,11 @@ TARGET, PLAIN, OTHER = (
 OPTIONS = {
     "--target", "--against", "--prompts", "--streams", "--stream-taps", "--trainer", "--allow", "--num-draft-tokens", "--tree", "--sweep", "--max-new-tokens",
     "--stop-at-eos", "--temperature", "--cost-ratio", "--device", "--dtype", "--seed",
-    "--engine", "--engine-python", "--engine-arg", "--server", "--min-accept-length", "--max-logit-diff", "--json", "--html", "--csv", "--trust-remote-code", "--quiet",
+    "--engine", "--engine-python", "--engine-arg", "--server", "--baseline-server", "--batch", "--speed", "--no-speed", "--min-accept-length", "--max-logit-diff", "--json", "--html", "--csv", "--trust-remote-code", "--quiet",
     "--version", "--help", "--install-completion", "--show-completion",
 }  # fmt: skip
 KEYS = {
-    "verdict", "gates", "findings", "acceptance", "as_trained", "against", "sweep", "sampling", "engine", "streams", "checkpoint",
+    "verdict", "gates", "findings", "acceptance", "as_trained", "against", "sweep", "sampling", "engine", "speed", "streams", "checkpoint",
     "environment", "prompts", "breakdown",
 }  # fmt: skip
 
@@ -58,7 +58,7 @@ def report_of(result):
 
 
 def test_the_options_are_frozen():
-    found = {word.strip(",.") for word in run("--help").stdout.split() if word.startswith("--")}
+    found = {word.strip(",.;)") for word in run("--help").stdout.split() if word.startswith("--")}
     assert found == OPTIONS
 
 

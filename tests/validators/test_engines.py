@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from eagle3_interop.convert import api
 from eagle3_interop.schemas.draft import Mla
 from eagle3_interop.schemas.findings import Unavailable, Usage
+from eagle3_interop.schemas.report import Report
 from eagle3_interop.validators import validate_cli
 from eagle3_interop.validators.accept.acceptance import measure
 from eagle3_interop.validators.accept.shape import Shape
@@ -28,6 +29,7 @@ from eagle3_interop.validators.engines.started import StartedEngine
 from eagle3_interop.validators.network.reference import Network
 from eagle3_interop.validators.network.weights import Weights
 from eagle3_interop.validators.prove.request import Request
+from eagle3_interop.validators.report.speed import speed_lines
 from eagle3_interop.validators.target.running import Target
 from eagle3_interop.validators.target.writing import write_texts
 
@@ -55,19 +57,26 @@ class LLM:
             time.sleep(0.1)
         print("INFO Using auxiliary layers from speculative config: (1, 3, 5)")
         engine = cls()
-        engine.done = False
+        engine.done = 0
+        engine.drafting = any("--speculative-config.model=" in word for word in arguments.argv)
+        assert engine.drafting or arguments.per_request_spec_decode_metrics == "none"
+        if not engine.drafting and told.get("bare_crash"):
+            raise RuntimeError("no memory is left")
         return engine
     def get_metrics(self):
-        got, k = told["totals"], int(self.done)
+        got, k = told["totals"], self.done * int(self.drafting)
         yield Named(name="vllm:spec_decode_num_drafts", value=7 + k * got["drafts"])
         yield Named(name="vllm:spec_decode_num_accepted_tokens", value=5 + k * got["accepted"])
         yield Named(name="vllm:spec_decode_num_accepted_tokens_per_pos",
                     values=[1 + k * x for x in got["per_position"]])
-    def generate(self, prompts, sampling):
-        assert [p["prompt_token_ids"] for p in prompts] == told["prompts"]
-        self.done = True
-        return [Named(outputs=[Named(token_ids=a["output_ids"], spec_decode_metrics=Named(
-            histogram=a["meta_info"]["spec_correct_drafts_histogram"]))]) for a in told["answers"]]
+    def generate(self, prompts, sampling, use_tqdm=True):
+        n = sampling["max_tokens"]
+        self.done += int(n > 1)
+        found = [told["answers"][told["prompts"].index(p["prompt_token_ids"])] for p in prompts]
+        time.sleep(1e-4 * n)
+        return [Named(outputs=[Named(token_ids=a["output_ids"][:n], spec_decode_metrics=Named(
+            histogram=a["meta_info"]["spec_correct_drafts_histogram"] if n > 1 else [0])
+            if self.drafting else None)]) for a in found]
 """
 FAKE_SGLANG = """
 import json, os
@@ -78,8 +87,9 @@ class Engine:
         json.dump({"argv": server_args, "env": dict(os.environ)},
                   open(os.environ["FAKE_ENGINE"] + ".seen", "w"))
     def generate(self, input_ids, sampling_params):
-        assert input_ids == told["prompts"]
-        return told["answers"]
+        n = sampling_params["max_new_tokens"]
+        found = [told["answers"][told["prompts"].index(ids)] for ids in input_ids]
+        return [{**a, "output_ids": a["output_ids"][:n]} for a in found]
     def shutdown(self):
         pass
 """
@@ -206,6 +216,8 @@ def prompts(tmp_path, world):
 def validate(prompts, *options, checkpoint=PLAIN):
     arguments = ["--target", TARGET, "--prompts", prompts, "--max-new-tokens", NEW_TOKENS]
     arguments += ["--device", "cpu", "--json", "-", *options]
+    if "--batch" not in options:
+        arguments.append("--no-speed")
     return CliRunner().invoke(validate_cli.app, [str(x) for x in (checkpoint, *arguments)])
 
 
@@ -216,6 +228,107 @@ def report_of(result, code):
 
 def gate_of(report):
     return {gate["name"]: gate for gate in report["gates"]}["engine-counters"]
+
+
+# An engine that is timed.
+
+KEYS = {"batch", "with", "without", "ratio", "target_step", "draft_step", "batches", "rounds", "new_tokens", "same_texts"}  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_started_engine_is_timed_with_the_draft_and_without(fake, prompts, world, engine):
+    seen = fake(world.answers())
+    options = ("--engine", engine, "--engine-python", sys.executable, "--batch", "1,3")
+    report = report_of(validate(prompts, *options, "--engine-arg=spec-x=1", "--engine-arg=y"), 0)
+    speed = report["speed"]
+    assert set(speed) == KEYS
+    assert [row["batch"] for row in speed["batches"]] == [1, 3]
+    assert (speed["batch"], speed["same_texts"]) == (1, 1.0)
+    assert speed["ratio"] == pytest.approx(speed["with"] / speed["without"])
+    assert [tokens for tokens, _ in speed["target_step"]] == [1, 2, 4, 5]
+    last = seen()["argv"]
+    assert not [word for word in last if "spec" in word]
+    assert "--y" in last
+    assert any("drafting makes" in line for line in speed_lines(Report.model_validate(report)))
+
+
+def test_an_engine_that_fails_without_the_draft_leaves_no_speed_up(fake, prompts, world):
+    fake(world.answers(), bare_crash=True)
+    options = ("--engine", "vllm", "--engine-python", sys.executable, "--batch", "1")
+    report = report_of(validate(prompts, *options), 0)
+    speed = report["speed"]
+    assert speed["with"] > 0
+    assert (speed["without"], speed["ratio"], speed["target_step"]) == (None, None, None)
+    said = {item["code"]: item["message"] for item in report["findings"]}
+    assert "no memory is left" in said["speed-not-measured"]
+
+
+def test_no_speed_is_measured_where_it_is_not_wanted(fake, prompts, world):
+    fake(world.answers(), bare_crash=True)
+    options = ("--engine", "vllm", "--engine-python", sys.executable)
+    assert report_of(validate(prompts, *options), 0)["speed"] is None
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_server_has_a_speed_of_its_own_and_no_speed_up(engine, prompts, world):
+    with serving(FakeServer(engine, world)) as url:
+        report = report_of(validate(prompts, "--server", url, "--batch", "1"), 0)
+    speed = report["speed"]
+    assert speed["with"] > 0
+    assert (speed["without"], speed["ratio"], speed["same_texts"]) == (None, None, None)
+    assert any("--baseline-server URL" in x for x in speed_lines(Report.model_validate(report)))
+
+
+def without_a_draft(engine, world, **faults):
+    return FakeServer(engine, world, **{"steps": 0, "algorithm": None, **faults})
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_server_is_compared_with_the_one_without_the_draft(engine, prompts, world):
+    with serving(FakeServer(engine, world)) as url, serving(without_a_draft(engine, world)) as bare:
+        options = ("--server", url, "--baseline-server", bare, "--batch", "1,3")
+        report = report_of(validate(prompts, *options), 0)
+    speed = report["speed"]
+    assert all(row["ratio"] > 0 for row in speed["batches"])
+    assert speed["same_texts"] == 1
+    assert not [x for x in report["findings"] if x["code"] == "baseline-differs"]
+
+
+def test_a_baseline_of_another_model_is_a_warning(prompts, world):
+    other = without_a_draft("vllm", world, model="another")
+    with serving(FakeServer("vllm", world)) as url, serving(other) as bare:
+        options = ("--server", url, "--baseline-server", bare, "--batch", "1")
+        report = report_of(validate(prompts, *options), 0)
+    said = {item["code"]: item["message"] for item in report["findings"]}
+    assert said["baseline-differs"] == "it serves another, and --server served."
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (lambda world: FakeServer("vllm", world), "--baseline-server drafts 4 tokens a step"),
+        (lambda world: without_a_draft("sglang", world), "--baseline-server is SGLang 0.5.23"),
+    ],
+)
+def test_what_is_no_baseline(other, words, prompts, world):
+    with serving(FakeServer("vllm", world)) as url, serving(other(world)) as bare:
+        result = validate(prompts, "--server", url, "--baseline-server", bare, "--batch", "1")
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--baseline-server", "http://127.0.0.1:9"),
+        ("--batch", "0"),
+        ("--batch", "1,x"),
+        ("--batch", ""),
+        ("--batch", "2000"),
+    ],
+)
+def test_wrong_words_about_speed(prompts, options):
+    assert validate(prompts, *options).exit_code == 2
 
 
 # An engine that is started.
@@ -597,7 +710,7 @@ class FakeServer:
         if path == "/version" and self.engine == "vllm":
             return {"version": self.faults.get("version", "0.33.0")}
         if path == "/v1/models":
-            return {"data": [{"id": "served"}]}
+            return {"data": [{"id": self.faults.get("model", "served")}]}
         return self.metrics() if path == "/metrics" else None
 
     def metrics(self):
@@ -624,8 +737,11 @@ class FakeServer:
         answer = self.answers[self.world.prompts.index(ids)]
         if self.engine == "sglang":
             assert body["sampling_params"]["ignore_eos"] is True
+            n = body["sampling_params"]["max_new_tokens"]
+            answer = {**answer, "output_ids": answer["output_ids"][:n]}
             return answer if path == "/generate" else None
-        assert body["model"] == "served"
+        assert body["model"] == self.faults.get("model", "served")
+        answer = {**answer, "output_ids": answer["output_ids"][: body["max_tokens"]]}
         self.count(answer)
         if self.faults.get("traffic"):
             self.count(answer)

@@ -16,6 +16,39 @@ SPOKEN = ("spec_verify_ct", "spec_num_correct_drafts", "spec_correct_drafts_hist
 
 
 @dataclass(frozen=True)
+class Run:
+    """Something to be timed: prompts that are answered together, end-of-sequence ignored.
+
+    Attributes:
+        prompts: token ids.
+        new_tokens: after each.
+    """
+
+    prompts: tuple[tuple[int, ...], ...]
+    new_tokens: int
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What it took.
+
+    Attributes:
+        seconds: by the clock.
+        outputs: new tokens of each prompt.
+        steps: verification steps of the prompt that had most; None where nothing was drafted or counted.
+    """
+
+    seconds: float
+    outputs: tuple[tuple[int, ...], ...]
+    steps: int | None = None
+
+    @property
+    def tokens(self) -> int:
+        """New tokens of all prompts."""
+        return sum(map(len, self.outputs))
+
+
+@dataclass(frozen=True)
 class Work:
     """What an engine shall generate, greedily.
 
@@ -31,6 +64,7 @@ class Work:
         trust_remote_code: of the target.
         parallel: all tokens of a step come from one pass of the draft (P-EAGLE).
         latent: which of ``target`` and ``draft`` have latent attention (MLA).
+        runs: to be timed afterwards.
     """
 
     target: str
@@ -44,6 +78,7 @@ class Work:
     trust_remote_code: bool = False
     parallel: bool = False
     latent: frozenset[str] = frozenset()
+    runs: tuple[Run, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,6 +98,7 @@ class Served:
         dtype: of the engine, where it says so.
         seconds: of generating.
         told: settings that it was given for the machine that it found itself on.
+        ran: what the runs of the work took.
     """
 
     engine: Engine
@@ -77,6 +113,7 @@ class Served:
     dtype: str | None = None
     seconds: float = 0.0
     told: tuple[str, ...] = ()
+    ran: tuple[Ran, ...] = ()
 
     @property
     def name(self) -> str:
@@ -121,6 +158,13 @@ class Generator(Protocol):
 
     def generate(self, work: Work) -> Served:
         """Do the work.
+
+        Raises:
+            Unavailable: the engine failed.
+        """
+
+    def bare(self, work: Work) -> tuple[Ran, ...] | None:
+        """What the same runs take without the draft; None where there is nothing to ask.
 
         Raises:
             Unavailable: the engine failed.

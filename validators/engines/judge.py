@@ -1,6 +1,6 @@
 """The verdict of a real engine: does it run this draft as the reference does?"""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from transformers import GenerationConfig
@@ -9,14 +9,16 @@ from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.decide.releases import verdict, why
 from eagle3_interop.convert.serve.command import Engine, needs_plugin
 from eagle3_interop.schemas.engines.releases import of_itself
-from eagle3_interop.schemas.findings import Finding, finding
-from eagle3_interop.schemas.report import Gate
+from eagle3_interop.schemas.findings import Finding, Unavailable, finding
+from eagle3_interop.schemas.report import Gate, Speed
 from eagle3_interop.validators.accept.acceptance import Acceptance
 from eagle3_interop.validators.accept.shape import Shape
-from eagle3_interop.validators.engines.answers import Generator, Served, Work
+from eagle3_interop.validators.engines.answers import TITLES, Generator, Served, Work
 from eagle3_interop.validators.engines.miswirings import Cause, likeliest
 from eagle3_interop.validators.engines.options import check_options
 from eagle3_interop.validators.engines.prediction import Prediction, figures, predict, summary
+from eagle3_interop.validators.engines.running import RunningServer
+from eagle3_interop.validators.engines.speed import Plan, plan, speed, widths
 from eagle3_interop.validators.prove.request import Judgement, Request, Session
 from eagle3_interop.validators.report import provenance
 from eagle3_interop.validators.target.prompts import Prompt
@@ -26,6 +28,9 @@ from eagle3_interop.validators.target.texts import Text, encode, load_tokenizer
 from eagle3_interop.validators.target.writing import Texts, write_texts
 
 GATE = "engine-counters"
+
+MOSTLY = 0.5
+"""Share of timed texts below which a server without the draft seems to serve something else: rounding parts some."""
 
 FOREIGN = 0.05
 """Share of an engine's tokens beyond which its text is not this target's."""
@@ -39,13 +44,15 @@ class EngineJudge:
         generator: the engine.
         work: what it was asked, once it was.
         served: what it answered.
-        told: what there is to say of its release.
+        told: what there is to say of its release, and of its speed.
+        speed: what it took, where that was asked.
     """
 
     generator: Generator
     work: Work | None = field(default=None, init=False)
     served: Served | None = field(default=None, init=False)
     told: list[Finding] = field(default_factory=list, init=False)
+    speed: Speed | None = field(default=None, init=False)
 
     @property
     def shape(self) -> Shape | None:
@@ -87,8 +94,31 @@ class EngineJudge:
             latent=latent_of(path, loaded, request),
             trust_remote_code=request.trust_remote_code,
         )
-        self.served = self.generator.generate(self.work)
+        if not request.speed:
+            self.served = self.generator.generate(self.work)
+            self.told = _of_its_release(self.served, loaded)
+            return
+        drafting = plan(self.work.prompts, request.batches, request.written)
+        self.served = self.generator.generate(replace(self.work, runs=drafting.runs))
         self.told = _of_its_release(self.served, loaded)
+        self.speed = self._speed(request, drafting, self.served)
+
+    def _speed(self, request: Request, drafting: Plan, served: Served) -> Speed:
+        """The same runs without the draft, and what both took."""
+        work = self.work
+        assert work is not None  # noqa: S101
+        verified = widths(request.batches[0], work.shape, sweep=request.sweep)
+        without = plan(work.prompts, request.batches, request.written, verified)
+        try:
+            ran = self.generator.bare(replace(work, runs=without.runs))
+        except Unavailable as failure:
+            said = f"without the draft: {failure}"
+            self.told.append(finding("speed-not-measured", TITLES[served.engine], said))
+            ran = None
+        bare = None if ran is None else (without, ran)
+        found = speed((drafting, served.ran), bare, work.shape, one_pass=work.parallel)
+        self.told += _of_the_baseline(self.generator, found)
+        return found
 
     def __call__(self, session: Session, acceptance: Acceptance) -> Judgement:  # noqa: ARG002
         """Judge the engine on its own texts."""
@@ -114,7 +144,7 @@ class EngineJudge:
         findings = [*self.told, *_told(served), *_text_findings(made, served)]
         if not passed:
             findings.append(_differs(causes, tried, made, work, served))
-        return Judgement(engine, (gate,), tuple(findings))
+        return Judgement(engine, (gate,), tuple(findings), self.speed)
 
 
 def folder_of(loaded: Loaded) -> str:
@@ -205,6 +235,18 @@ def _sentence(passed: bool, served: Served, predicted: Prediction) -> str:
     )
 
 
+def _of_the_baseline(generator: Generator, found: Speed) -> list[Finding]:
+    """Whether the server without the draft serves the same target, by its name and its texts."""
+    if not isinstance(generator, RunningServer) or (baseline := generator.baseline) is None:
+        return []
+    said = []
+    if baseline.model != generator.model:
+        said.append(f"it serves {baseline.model}, and --server {generator.model}.")
+    if found["same_texts"] is not None and found["same_texts"] < MOSTLY:
+        said.append(f"{100 * found['same_texts']:.0f} % of its texts are those of --server.")
+    return [finding("baseline-differs", "--baseline-server", " ".join(said))] if said else []
+
+
 def _of_its_release(served: Served, loaded: Loaded) -> list[Finding]:
     """What there is to say of the release that an engine says it is.
 
@@ -286,6 +328,7 @@ def judge_of(
     arguments: list[str],
     server: str | None,
     shape: Shape | None,
+    baseline: str | None = None,
 ) -> EngineJudge | None:
     """The judge that the command line asks for.
 
@@ -295,15 +338,15 @@ def judge_of(
         arguments: ``--engine-arg``, each.
         server: ``--server``.
         shape: what the user wants to be drafted a step.
+        baseline: ``--baseline-server``.
 
     Raises:
         Usage: options that do not go together.
         Unavailable: the server does not answer.
     """
-    from eagle3_interop.validators.engines.running import RunningServer
     from eagle3_interop.validators.engines.started import StartedEngine
 
-    check_options(engine, python, arguments, server, shape)
+    check_options(engine, python, arguments, server, shape, baseline)
     if server is not None:
-        return EngineJudge(RunningServer.found(server, shape))
+        return EngineJudge(RunningServer.found(server, shape, baseline))
     return None if engine is None else EngineJudge(StartedEngine.found(engine, python, arguments))

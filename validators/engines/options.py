@@ -14,6 +14,7 @@ def check_options(
     arguments: Sequence[str],
     server: str | None,
     shape: Shape | None,
+    baseline: str | None = None,
 ) -> None:
     """Refuse what no engine can be asked.
 
@@ -23,6 +24,7 @@ def check_options(
         arguments: ``--engine-arg``, each.
         server: ``--server``.
         shape: what the user wants to be drafted a step.
+        baseline: ``--baseline-server``.
 
     Raises:
         Usage: options that do not go together, or a Python that is not there.
@@ -33,6 +35,8 @@ def check_options(
         raise Usage("give --engine to start one or --server for one that runs, not both.")
     if engine is None and (python is not None or arguments):
         raise Usage("--engine-python and --engine-arg are for an engine that --engine starts.")
+    if baseline is not None and server is None:
+        raise Usage("--baseline-server is the one to compare --server with: give that, too.")
     if engine == "vllm" and shape is not None and not shape.is_chain:
         raise Usage("vLLM drafts chains only: leave out --tree, or take --engine sglang.")
     if python is not None and shutil.which(local_path(python)) is None:

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.client import HTTPException
 from ipaddress import ip_address
 from typing import Any
@@ -19,7 +19,15 @@ from eagle3_interop.convert.masking import masked
 from eagle3_interop.convert.serve.command import Engine
 from eagle3_interop.schemas.findings import Unavailable, Usage
 from eagle3_interop.validators.accept.shape import Shape
-from eagle3_interop.validators.engines.answers import Served, Work, from_sglang, since
+from eagle3_interop.validators.engines.answers import (
+    SPOKEN,
+    TITLES,
+    Ran,
+    Served,
+    Work,
+    from_sglang,
+    since,
+)
 
 KEY_VARIABLE = "EAGLE3_SERVER_KEY"
 """Environment variable of the server's API key; never printed."""
@@ -29,6 +37,9 @@ ASK_S, GENERATE_S, SETTLE_S = 30.0, 1800.0, 10.0
 
 SHOWN, HIDDEN = 500, 1000
 """Bytes of a failure's answer that are shown, and that are read beyond them to know a secret by."""
+
+NOTHING = Shape.chain(0)
+"""What a server drafts that was started without a draft."""
 
 AT_ONCE = 8
 """Prompts under way at a time."""
@@ -83,6 +94,7 @@ class RunningServer:
         model: under which name it serves the target.
         shape: what it drafts a step.
         dtype: of its target, where it says so.
+        baseline: a server of the same target without the draft, where there is one.
     """
 
     url: str
@@ -91,14 +103,18 @@ class RunningServer:
     model: str
     shape: Shape
     dtype: str | None
+    baseline: "RunningServer | None" = None
 
     @classmethod
-    def found(cls, url: str, shape: Shape | None = None) -> "RunningServer":
+    def found(
+        cls, url: str, shape: Shape | None = None, baseline: str | None = None
+    ) -> "RunningServer":
         """Ask a server what it is.
 
         Args:
             url: its base.
             shape: what it should draft a step, if the user says so.
+            baseline: base of the server without the draft, if there is one.
 
         Raises:
             Usage: no URL of a server, or the server drafts otherwise.
@@ -107,24 +123,45 @@ class RunningServer:
         base = checked_url(url)
         info = asked(f"{base}/server_info", missing_ok=True)
         server = cls._sglang(base, info) if info else cls._vllm(base)
+        if server.shape == NOTHING:
+            raise Unavailable(f"{server.name} at {base} was started without a draft")
         if shape is not None and shape != server.shape:
             raise Usage(
                 f"--server drafts {_spoken(server.shape)} a step, not {_spoken(shape)}: leave "
                 "--num-draft-tokens and --tree out."
             )
-        return server
+        return server if baseline is None else replace(server, baseline=server._without(baseline))
+
+    def _without(self, url: str) -> "RunningServer":
+        """The server without a draft."""
+        base = checked_url(url, "--baseline-server")
+        info = asked(f"{base}/server_info", missing_ok=True)
+        found = type(self)._sglang(base, info) if info else type(self)._vllm(base)
+        if found.engine != self.engine:
+            raise Usage(
+                f"--baseline-server is {found.name}, and --server {self.name}: give the same engine without the draft."
+            )
+        if found.shape != NOTHING:
+            raise Usage(
+                f"--baseline-server drafts {_spoken(found.shape)} a step: start it without the draft."
+            )
+        return found
+
+    @property
+    def name(self) -> str:
+        """The engine and its version."""
+        return f"{TITLES[self.engine]} {self.version}"
 
     @classmethod
     def _sglang(cls, base: str, info: Mapping[str, Any]) -> "RunningServer":
         version = masked(str(info.get("version")))
         algorithm, steps = info.get("speculative_algorithm"), info.get("speculative_num_steps")
-        if not algorithm or not isinstance(steps, int):
-            raise Unavailable(f"SGLang {version} at {base} was started without a draft")
-        topk = info.get("speculative_eagle_topk") or 1
-        tokens = info.get("speculative_num_draft_tokens") or steps + 1
         dtype = info.get("dtype")
         known = dtype if dtype in ("float32", "float16", "bfloat16") else None
-        shape = Shape(steps, topk, tokens)
+        shape = NOTHING
+        if algorithm and isinstance(steps, int):
+            topk = info.get("speculative_eagle_topk") or 1
+            shape = Shape(steps, topk, info.get("speculative_num_draft_tokens") or steps + 1)
         return cls(base, "sglang", version, str(info.get("model_path")), shape, known)
 
     @classmethod
@@ -137,8 +174,6 @@ class RunningServer:
         if not models:
             raise Unavailable(f"vLLM {version} at {base} serves no model")
         steps = len(_counters(base).per_position)
-        if not steps:
-            raise Unavailable(f"vLLM {version} at {base} was started without a draft")
         return cls(base, "vllm", version, models[0]["id"], Shape.chain(steps), None)
 
     def generate(self, work: Work) -> Served:
@@ -151,7 +186,8 @@ class RunningServer:
         if self.engine == "sglang":
             answers = self._each(work, self._ask_sglang)
             known = {"dtype": self.dtype, "seconds": since(began)}
-            return from_sglang(answers, work, self.version, "server", **known)
+            served = from_sglang(answers, work, self.version, "server", **known)
+            return replace(served, ran=self.timed(work))
         before = _counters(self.url)
         outputs = tuple(tuple(ids) for ids in self._each(work, self._ask_vllm))
         seconds = since(began)
@@ -165,10 +201,47 @@ class RunningServer:
             accepted=moved.accepted,
             per_position=moved.per_position,
             seconds=seconds,
+            ran=self.timed(work),
         ).checked(work)
 
-    def _each(self, work: Work, ask: Callable[[Work, tuple[int, ...]], Any]) -> list[Any]:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+    def bare(self, work: Work) -> tuple[Ran, ...] | None:
+        """Time the runs on the server without the draft, if there is one.
+
+        Raises:
+            Unavailable: it failed.
+        """
+        return None if self.baseline is None else self.baseline.timed(work)
+
+    def timed(self, work: Work) -> tuple[Ran, ...]:
+        """What the runs of the work take, as many requests at a time as they have prompts.
+
+        Raises:
+            Unavailable: the server failed, or other traffic moved its counters.
+        """
+        return tuple(
+            self._timed(replace(work, prompts=run.prompts, new_tokens=run.new_tokens, stop_ids=()))
+            for run in work.runs
+        )
+
+    def _timed(self, work: Work) -> Ran:
+        if self.engine == "sglang":
+            began = time.perf_counter()
+            answers = self._each(work, self._ask_sglang, len(work.prompts))
+            seconds = time.perf_counter() - began
+            steps = max(int(answer["meta_info"].get(SPOKEN[0]) or 0) for answer in answers)
+            outputs = tuple(tuple(answer["output_ids"]) for answer in answers)
+            return Ran(seconds, outputs, steps or None)
+        before = _counters(self.url)
+        began = time.perf_counter()
+        outputs = tuple(map(tuple, self._each(work, self._ask_vllm, len(work.prompts))))
+        seconds = time.perf_counter() - began
+        drafts = _moved(self.url, before, outputs).drafts
+        return Ran(seconds, outputs, -(-drafts // len(outputs)) if drafts else None)
+
+    def _each(
+        self, work: Work, ask: Callable[[Work, tuple[int, ...]], Any], at_once: int = AT_ONCE
+    ) -> list[Any]:
+        with ThreadPoolExecutor(at_once) as pool:
             futures = [pool.submit(ask, work, prompt) for prompt in work.prompts]
             try:
                 return [future.result() for future in futures]
@@ -209,8 +282,12 @@ class RunningServer:
         return ids
 
 
-def checked_url(url: str) -> str:
+def checked_url(url: str, option: str = "--server") -> str:
     """The base of a server, without a slash at its end.
+
+    Args:
+        url: as the user gave it.
+        option: by which.
 
     Raises:
         Usage: not http(s), without a host, or with a password in it.
@@ -219,13 +296,13 @@ def checked_url(url: str) -> str:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError as error:
-        raise Usage(f"--server: {error}") from None
+        raise Usage(f"{option}: {error}") from None
     if parts.username is not None or parts.password is not None:
-        raise Usage(f"--server: no user or password in the URL; set {KEY_VARIABLE} to the API key.")
+        raise Usage(f"{option}: no user or password in the URL; set {KEY_VARIABLE} to the API key.")
     if parts.scheme not in ("http", "https") or not host:
-        raise Usage(f"--server {url}: give http://HOST:PORT or https://HOST.")
+        raise Usage(f"{option} {url}: give http://HOST:PORT or https://HOST.")
     if parts.query or parts.fragment:
-        raise Usage("--server: give the base of the server, without ? and #.")
+        raise Usage(f"{option}: give the base of the server, without ? and #.")
     return url.rstrip("/").removesuffix("/v1")
 
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from eagle3_interop.convert.read.folders import local_path
 from eagle3_interop.convert.serve.command import PLUGIN_VARIABLE, Engine
 from eagle3_interop.schemas.findings import Unavailable, Usage
 from eagle3_interop.validators.accept.shape import Shape
-from eagle3_interop.validators.engines.answers import TITLES, Served, Work, from_sglang
+from eagle3_interop.validators.engines.answers import TITLES, Ran, Served, Work, from_sglang
 from eagle3_interop.validators.engines.processors import on_a_cpu
 
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -32,6 +32,9 @@ STALL_S = 1800.0
 """An engine that logs nothing for so long is taken for dead."""
 
 LOG_LINES = 25
+
+SPECULATIVE = ("--speculative", "--spec-", "-sc")
+"""How flags begin that speak of drafting."""
 
 AUX_LAYERS = re.compile(r"[Aa]uxiliary layers from [\w ]+: [(\[]([\d, ]*)[)\]]")
 """How vLLM 0.32 says, in its log, which layers it took from the draft's config."""
@@ -99,17 +102,12 @@ class StartedEngine:
             Unavailable: it is not installed, failed, or went silent.
         """
         self._probe(work)
-        here = on_a_cpu(self.engine, work)
-        request = {
-            "argv": arguments_of(self.engine, work),
-            "on_a_cpu": {"argv": here.arguments, "variables": dict(here.variables)},
-            "given": self.arguments,
-            "prompts": work.prompts,
-            "max_new_tokens": work.new_tokens,
-            "stop_ids": work.stop_ids,
+        result, log = self._run(self._request(work), work.plugin)
+        known: dict[str, Any] = {
+            "dtype": work.dtype,
+            "seconds": round(result["seconds"], 1),
+            "ran": _ran(result),
         }
-        result, log = self._run(request, work.plugin)
-        known: dict[str, Any] = {"dtype": work.dtype, "seconds": round(result["seconds"], 1)}
         if self.engine == "sglang":
             return from_sglang(result["answers"], work, result["version"], "started", **known)
         each = result["prompts"]
@@ -126,6 +124,34 @@ class StartedEngine:
             told=tuple(result["told"]),
             **known,
         ).checked(work)
+
+    def bare(self, work: Work) -> tuple[Ran, ...]:
+        """Start the engine without the draft, and time the runs.
+
+        Raises:
+            Unavailable: it failed, or went silent.
+        """
+        request = self._request(work, drafting=False)
+        result, _ = self._run({**request, "prompts": work.prompts[:1], "max_new_tokens": 1}, False)
+        return _ran(result)
+
+    def _request(self, work: Work, *, drafting: bool = True) -> dict[str, Any]:
+        """What the script is asked; without the draft, what speaks of it is left out."""
+        here = on_a_cpu(self.engine, work)
+
+        def kept(arguments: Sequence[str]) -> list[str]:
+            return [one for one in arguments if drafting or not one.startswith(SPECULATIVE)]
+
+        return {
+            "argv": kept(arguments_of(self.engine, work)),
+            "on_a_cpu": {"argv": kept(here.arguments), "variables": dict(here.variables)},
+            "given": kept(self.arguments),
+            "prompts": work.prompts,
+            "max_new_tokens": work.new_tokens,
+            "stop_ids": work.stop_ids,
+            "drafting": drafting,
+            "runs": [asdict(run) for run in work.runs],
+        }
 
     def _probe(self, work: Work) -> None:
         names = [self.engine, PLUGIN_PACKAGE]
@@ -221,6 +247,13 @@ def arguments_of(engine: Engine, work: Work) -> list[str]:
         f"--speculative-num-draft-tokens={shape.tokens}",
         *remote,
     ]
+
+
+def _ran(result: Mapping[str, Any]) -> tuple[Ran, ...]:
+    return tuple(
+        Ran(one["seconds"], tuple(map(tuple, one["outputs"])), one["steps"])
+        for one in result["ran"]
+    )
 
 
 def said_layers(log: str) -> tuple[int, ...] | None:

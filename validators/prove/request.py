@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.read.folders import did_you_mean, hub_named, local_path
 from eagle3_interop.schemas.findings import Finding, Usage
-from eagle3_interop.schemas.report import Gate
+from eagle3_interop.schemas.report import Gate, Speed
 from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.target.device import device_parts
 from eagle3_interop.validators.target.prompts import Prompt
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 MOST_NEW_TOKENS = 2**20
 """No target reaches further."""
+
+MOST_AT_ONCE = 1024
+"""Texts that are timed together, at most."""
 
 NEW_TOKENS, DIAGNOSED = 128, 64
 """Tokens that the target writes after each prompt, unless told otherwise; for a diagnosis."""
@@ -53,6 +56,8 @@ class Request:
         trainer: whose network is measured; without one a validation measures what engines compute, and a
             diagnosis starts from what a certain trainer trained.
         allow: codes of what was trained and no engine computes, whose loss is accepted.
+        speed: of a real engine, measure how fast it serves with the draft and without.
+        batches: texts at a time, at each of which that is measured.
     """
 
     checkpoint: str
@@ -76,6 +81,8 @@ class Request:
     stream_taps: tuple[int, ...] | None = None
     trainer: str | None = None
     allow: tuple[str, ...] = ()
+    speed: bool = True
+    batches: tuple[int, ...] = (1,)
 
     @property
     def written(self) -> int:
@@ -105,6 +112,8 @@ class Request:
             )
         if self.written > MOST_NEW_TOKENS:
             raise Usage(f"--max-new-tokens: at most {MOST_NEW_TOKENS}; no target reaches further.")
+        if not self.batches or not all(1 <= size <= MOST_AT_ONCE for size in self.batches):
+            raise Usage(f"--batch: sizes from 1 to {MOST_AT_ONCE}, such as 1,4,16.")
         if not 0 <= self.seed < 2**63:
             raise Usage("--seed: a number from 0 to 2^63 - 1.")
         for name in ("temperature", "cost_ratio", "min_accept_length", "max_logit_diff"):
@@ -153,11 +162,13 @@ class Judgement:
         engine: for the report.
         gates: that it decided.
         findings: of it.
+        speed: what it took, where that was asked.
     """
 
     engine: dict[str, Any]
     gates: tuple[Gate, ...] = ()
     findings: tuple[Finding, ...] = ()
+    speed: Speed | None = None
 
 
 class Judge(Protocol):

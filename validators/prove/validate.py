@@ -12,6 +12,7 @@ from eagle3_interop.convert import api
 from eagle3_interop.convert.decide.dequantising import dequantised
 from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.schemas.draft import Draft
+from eagle3_interop.schemas.engines.releases import newest
 from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage, finding
 from eagle3_interop.schemas.report import (
     AcceptanceReport,
@@ -20,6 +21,7 @@ from eagle3_interop.schemas.report import (
     Files,
     Gate,
     Report,
+    SweepRow,
 )
 from eagle3_interop.validators.accept.acceptance import (
     Acceptance,
@@ -43,7 +45,7 @@ from eagle3_interop.validators.prove.agreement import (
     where_they_part,
 )
 from eagle3_interop.validators.prove.material import Known, Material, Writing
-from eagle3_interop.validators.prove.request import Judge, Request, Session
+from eagle3_interop.validators.prove.request import Judge, Judgement, Request, Session
 from eagle3_interop.validators.prove.streamed import Streamed, Teacher, open_streams, read_streams
 from eagle3_interop.validators.report import provenance
 from eagle3_interop.validators.target.prompts import Prompt, bundled_prompts, read_prompts
@@ -200,9 +202,10 @@ def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Repo
         breakdown=parts.breakdown(decoder(tokenizer), request.seed),
         as_trained=_as_trained(measured, request),
         against=against,
-        sweep=_sweep(request, measured, shapes),
+        sweep=_sweep(request, measured, shapes, judgement),
         sampling=sampling,
         engine=judgement.engine if judgement else None,
+        speed=judgement.speed if judgement else None,
         streams=given.report(teacher) if given else None,
         checkpoint=Files(files=files),
         environment={**environment, "texts": provenance.texts_digest(material.texts)},
@@ -476,7 +479,12 @@ def _summary(acceptance: Acceptance, request: Request) -> AcceptanceReport:
     return AcceptanceReport(**acceptance.summary(request.seed))
 
 
-def _sweep(request: Request, measured: Measured, shapes: Sequence[Shape]) -> Any:  # noqa: ANN401
+def _sweep(
+    request: Request, measured: Measured, shapes: Sequence[Shape], judgement: Judgement | None
+) -> tuple[SweepRow, ...] | None:
     if len(shapes) == 1:
         return None
-    return rows([measured.ours[shape] for shape in shapes], request.cost_ratio, request.seed)
+    found = [measured.ours[shape] for shape in shapes]
+    speed = judgement.speed if judgement else None
+    trees = judgement is None or newest(judgement.engine["engine"]).trees
+    return rows(found, request.cost_ratio, request.seed, speed, trees=trees)

@@ -14,12 +14,14 @@ from eagle3_interop.schemas.report import (
     SweepRow,
 )
 from eagle3_interop.validators.report import breakdown, plots
+from eagle3_interop.validators.report.speed import speed_lines
 from eagle3_interop.validators.report.tables import table as _table
 from eagle3_interop.validators.report.terminal import (
     drafted,
     number,
     sweep_figure,
     sweep_groups,
+    sweep_kind,
     sweep_title,
     tensors_by_state,
 )
@@ -97,6 +99,7 @@ def page(report: Report, agreement: Sequence[float] = ()) -> str:
         _figures("Sampling", report.sampling),
         _figures("Recorded hidden states", report.streams.model_dump() if report.streams else None),
         _figures("Engine", report.engine),
+        _lines("Speed", speed_lines(report)),
         findings_table(report.findings),
         _table("Files", ("file", "sha256"), _pairs(report.checkpoint.files)),
         _table("Environment", ("", ""), _pairs(_flat(environment))),
@@ -219,12 +222,13 @@ def _against(against: AgainstReport) -> str:
 
 
 def _sweep(rows: Sequence[SweepRow]) -> str:
-    values = [sweep_figure(row) for row in rows]
+    kind = sweep_kind(rows)
+    values = [x for row in rows if (x := sweep_figure(row, kind)) is not None]
     low, high = min(values), max(values)
     columns, groups = sweep_groups(rows)
     head = "".join(f"<th>{tokens}</th>" for tokens in columns)
     body = "".join(
-        f"<tr><th>{escape(name)}</th>{''.join(_cell(group.get(n), low, high) for n in columns)}</tr>"
+        f"<tr><th>{escape(name)}</th>{''.join(_cell(group.get(n), kind, low, high) for n in columns)}</tr>"
         for name, group in groups.items()
     )
     return (
@@ -234,15 +238,20 @@ def _sweep(rows: Sequence[SweepRow]) -> str:
     )
 
 
-def _cell(row: SweepRow | None, low: float, high: float) -> str:
-    if row is None:
+def _cell(row: SweepRow | None, kind: str, low: float, high: float) -> str:
+    value = None if row is None else sweep_figure(row, kind)
+    if row is None or value is None:
         return "<td></td>"
-    value = sweep_figure(row)
     share = round(8 + 62 * (value - low) / (high - low)) if high > low else 8
     best = ' class="best"' if row.best else ""
     tip = escape(f"{drafted(row)}: accept length {row.accept_length:.3f}, {row.drafts} steps")
     colour = f"color-mix(in srgb, var(--a) {share}%, var(--card))"
     return f'<td{best} style="background:{colour}" title="{tip}">{value:.2f}</td>'
+
+
+def _lines(title: str, lines: Iterable[str]) -> str:
+    said = "".join(f"<p>{escape(line)}</p>" for line in lines)
+    return f"<section><h2>{title}</h2>{said}</section>" if said else ""
 
 
 def _figures(title: str, values: dict[str, Any] | None) -> str:

@@ -15,10 +15,12 @@ from eagle3_interop.schemas.report import (
     AsTrainedReport,
     Gate,
     Report,
+    Speed,
     SweepRow,
 )
 from eagle3_interop.schemas.streams import StreamsReport
 from eagle3_interop.validators.report import breakdown
+from eagle3_interop.validators.report.speed import speed_lines
 
 if TYPE_CHECKING:
     from eagle3_interop.validators.prove.validate import Watch
@@ -69,13 +71,12 @@ def _parts(report: Report) -> Iterator[RenderableType]:
         yield from map(Text, against_lines(report.against))
     if report.sweep is not None:
         yield _sweep(report.sweep)
-        for row in report.sweep:
-            if row.best:
-                yield Text(f"the best: {drafted(row)}, {sweep_figure(row):.2f}")
+        yield from map(Text, best_lines(report.sweep, report.speed))
     if report.sampling is not None:
         yield Text(sampling_line(report.sampling))
     if report.engine is not None:
         yield Text(report.engine["sentence"])
+    yield from map(Text, speed_lines(report))
     yield from map(_gate, report.gates)
 
 
@@ -185,28 +186,58 @@ def sampling_line(sampling: dict[str, Any]) -> str:
 
 
 def _sweep(rows: Sequence[SweepRow]) -> Figures:
-    columns, groups = sweep_groups(rows)
-    cells = [
-        (name, *("" if row is None else _sweep_cell(row) for row in map(group.get, columns)))
+    (columns, groups), kind = sweep_groups(rows), sweep_kind(rows)
+    cells: list[Sequence[str | Text]] = [
+        (name, *(_sweep_cell(row, kind) for row in map(group.get, columns)))
         for name, group in groups.items()
     ]
     return Figures(sweep_title(rows), ("", *map(str, columns)), cells)
 
 
-def _sweep_cell(row: SweepRow) -> Text:
-    return Text(f"{sweep_figure(row):.2f}", style="bold reverse" if row.best else "")
+def _sweep_cell(row: SweepRow | None, kind: str) -> Text:
+    figure = None if row is None else sweep_figure(row, kind)
+    if row is None or figure is None:
+        return Text("")
+    return Text(f"{figure:.2f}", style="bold reverse" if row.best else "")
+
+
+def best_lines(rows: Sequence[SweepRow], speed: Speed | None) -> Iterator[str]:
+    """Which setting to serve, and what that rests on."""
+    for row in rows:
+        if not row.best:
+            continue
+        if (made := row.tokens_per_second) is None or speed is None:
+            yield f"the best: {drafted(row)}, {row.speedup:.2f}"
+            yield "by --cost-ratio, a guess that counts a verification as one step however wide it is; --engine measures both"
+            continue
+        at = f" at batch size {speed['batch']}" if speed["batch"] > 1 else ""
+        yield f"serve {drafted(row)}: {made:.1f} tokens a second expected by the measured costs{at}"
+        if speed["without"] is not None and made <= speed["without"]:
+            yield f"no setting is expected to be faster than the {speed['without']:.1f} tokens a second without a draft"
+
+
+FIGURES = {
+    "tokens_per_second": "expected tokens a second",
+    "speedup": "expected speed-up",
+    "accept_length": "accept length",
+}
+"""What a sweep is judged by, the best ground first."""
+
+
+def sweep_kind(rows: Sequence[SweepRow]) -> str:
+    """Which figure a sweep is judged by: the first that it has."""
+    return next(name for name in FIGURES if any(getattr(row, name) is not None for row in rows))
 
 
 def sweep_title(rows: Sequence[SweepRow]) -> str:
     """What the figures of a sweep are."""
-    costed = any(row.speedup is not None for row in rows)
-    figure = "expected speed-up" if costed else "accept length"
-    return f"sweep: {figure}, by tokens verified a step (the root included)"
+    return f"sweep: {FIGURES[sweep_kind(rows)]}, by tokens verified a step (the root included)"
 
 
-def sweep_figure(row: SweepRow) -> float:
-    """The figure of one setting."""
-    return row.accept_length if row.speedup is None else row.speedup
+def sweep_figure(row: SweepRow, kind: str) -> float | None:
+    """The figure of one setting; None where measured costs do not reach so far."""
+    figure: float | None = getattr(row, kind)
+    return figure
 
 
 def sweep_groups(rows: Sequence[SweepRow]) -> tuple[list[int], dict[str, dict[int, SweepRow]]]:

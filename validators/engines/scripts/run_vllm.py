@@ -18,14 +18,14 @@ ACCEPTED_AT = "vllm:spec_decode_num_accepted_tokens_per_pos"
 PER_REQUEST = "per_request_spec_decode_metrics"
 
 
-def build(argv: list[str]) -> Any:  # noqa: ANN401
+def build(argv: list[str], *, drafting: bool) -> Any:  # noqa: ANN401
     """The engine, from the flags of ``vllm serve``."""
     vllm = import_module("vllm")
     arguments = import_module("vllm.engine.arg_utils").EngineArgs
     parser = import_module("vllm.utils.argparse_utils").FlexibleArgumentParser()
     parsed = arguments.from_cli_args(arguments.add_cli_args(parser).parse_args(argv))
     parsed.disable_log_stats = False  # the counters are statistics
-    if PER_REQUEST in {field.name for field in fields(arguments)}:
+    if drafting and PER_REQUEST in {field.name for field in fields(arguments)}:
         setattr(parsed, PER_REQUEST, "summary")
     return vllm.LLM.from_engine_args(parsed)
 
@@ -60,6 +60,26 @@ def of_prompt(answer: Any) -> list[int] | None:  # noqa: ANN401
     return [sum(histogram), sum(i * count for i, count in enumerate(histogram))]
 
 
+def timed(vllm: Any, engine: Any, run: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401
+    """What a run takes."""
+    sampling = vllm.SamplingParams(
+        temperature=0.0, max_tokens=run["new_tokens"], ignore_eos=True, detokenize=False
+    )
+    prompts = [{"prompt_token_ids": prompt} for prompt in run["prompts"]]
+    before = counters(engine)[DRAFTS][0]
+    began = time.perf_counter()
+    answers = engine.generate(prompts, sampling, use_tqdm=False)
+    seconds = time.perf_counter() - began
+    drafts = counters(engine)[DRAFTS][0] - before
+    each = [of_prompt(answer) for answer in answers]
+    steps = [pair[0] for pair in each if pair] or [-(-drafts // len(prompts))]
+    return {
+        "seconds": seconds,
+        "outputs": [list(answer.outputs[0].token_ids) for answer in answers],
+        "steps": max(steps) if drafts else None,
+    }
+
+
 def main() -> None:
     """Answer one request."""
     request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
@@ -67,7 +87,8 @@ def main() -> None:
     started = time.monotonic()
     told = told_on_a_cpu(request["on_a_cpu"])
     flags = [one for one in told if one.startswith("--")]
-    engine = build([*request["argv"], *flags, *request["given"]])
+    argv = [*request["argv"], *flags, *request["given"]]
+    engine = build(argv, drafting=request["drafting"])
     loaded = time.monotonic()
     before = counters(engine)
     sampling = vllm.SamplingParams(
@@ -77,9 +98,11 @@ def main() -> None:
         stop_token_ids=request["stop_ids"],
         detokenize=False,
     )
+    began = time.monotonic()
     answers = engine.generate(
         [{"prompt_token_ids": prompt} for prompt in request["prompts"]], sampling
     )
+    seconds = time.monotonic() - began
     after = counters(engine)
     moved = {
         name: [a - b for a, b in zip(values, before[name] or [0] * len(values), strict=True)]
@@ -95,7 +118,8 @@ def main() -> None:
         "prompts": None if None in each else each,
         "told": told,
         "load_seconds": loaded - started,
-        "seconds": time.monotonic() - loaded,
+        "seconds": seconds,
+        "ran": [timed(vllm, engine, run) for run in request["runs"]],
     }
     Path(sys.argv[2]).write_text(json.dumps(result), encoding="utf-8")
 
