@@ -30,6 +30,7 @@ def contradictions(report: Report) -> Iterator[str]:
         yield from _counters(name, measured)
     yield from _prompts(report)
     yield from _breakdown(report)
+    yield from _speed(report)
     for gate in report.gates:
         yield from _gate(gate, report)
     yield from _findings(report)
@@ -46,6 +47,15 @@ def _verdict(report: Report) -> Iterator[str]:
     for either in _COMPARED if report.against is not None else ():
         if not either & set(names):
             yield f"the report compares with a source, and the gate {min(either)} is left out"
+
+
+def _speed(report: Report) -> Iterator[str]:
+    for row in (report.speed or {"batches": []})["batches"]:
+        with_, without, ratio = row["with"], row["without"], row["ratio"]
+        if without is not None and not math.isclose(ratio or 0.0, with_ / without, rel_tol=NEAR):
+            yield f"speed: at batch size {row['batch']} the ratio is not that of its figures"
+    if report.speed is not None and report.engine is None:
+        yield "the report holds a speed, and no engine"
 
 
 def _measured(report: Report) -> Iterator[tuple[str, AcceptanceReport]]:

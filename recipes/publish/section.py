@@ -13,6 +13,7 @@ from eagle3_interop.schemas.findings import Finding
 from eagle3_interop.schemas.hub import is_hub_id
 from eagle3_interop.schemas.registry import DIALECTS, serving
 from eagle3_interop.schemas.report import Report
+from eagle3_interop.validators.report.speed import compared
 
 PLOT = "eagle3_acceptance.png"
 TARGET = "TARGET"
@@ -101,7 +102,20 @@ def _acceptance(facts: Facts) -> list[str]:
     plot = [f"![Acceptance by position]({PLOT})"] if facts.plot else []
     rows = [(str(i), f"{rate:.3f}") for i, rate in enumerate(measured.rates, 1)]
     shown = [table(("position", "accepted"), rows)] if rows else []
-    return ["### Acceptance", text, *plot, *shown]
+    return ["### Acceptance", text, *plot, *shown, *_speed(facts)]
+
+
+def _speed(facts: Facts) -> list[str]:
+    """What a real engine took, where that was measured."""
+    speed, engine = facts.report.speed, facts.report.engine
+    if speed is None or engine is None:
+        return []
+    name = f"{newest(engine['engine']).title} {engine['version']}"
+    where = facts.report.environment.get("device", "")
+    rows = [
+        f"{name}, batch size {row['batch']}: {compared(row, 'it')}." for row in speed["batches"]
+    ]
+    return ["### Speed", f"Decoding on the machine of the validation ({where}).", *rows]
 
 
 def _serving(facts: Facts, target: str) -> list[str]:

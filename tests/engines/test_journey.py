@@ -79,6 +79,7 @@ def validated(
     """The exit code and the report of ``eagle3-validate``."""
     arguments = ["--target", str(target), "--prompts", str(PROMPTS), "--device", "cpu"]
     arguments += ["--max-new-tokens", str(trained.NEW_TOKENS), "--json", "-", *options]
+    arguments += [] if "--batch" in options else ["--no-speed"]
     result = CliRunner().invoke(validate_cli.app, [str(checkpoint), *arguments])
     assert result.exit_code in fine, result.output
     return result.exit_code, json.loads(result.stdout)
@@ -102,6 +103,24 @@ def caught_as(cause: str, code: int, report: dict[str, Any]) -> bool:
     """Whether the engine failed, and the one cause named counts exactly as it did."""
     causes = report["engine"]["causes"]
     return code == 1 and [(x["name"], x["exact"]) for x in causes] == [(cause, True)]
+
+
+@pytest.mark.parametrize("here", ["vllm"], indirect=True)
+def test_the_speed_of_vllm_with_the_draft_and_without(here: str) -> None:
+    """The texts are the same, and the measured costs explain the measured speed; times themselves are no test."""
+    source = trained.source("plain")
+    code, report = validated(source, *started(here), "--batch", "1,4", "--sweep")
+    assert code == 0
+    speed = report["speed"]
+    assert speed["same_texts"] == 1
+    assert [tokens for tokens, _ in speed["target_step"]] == [1, 2, 4, 8, 16, 32, 64]
+    assert all(seconds > 0 for _, seconds in speed["target_step"])
+    (here_,) = [
+        row for row in report["sweep"] if row["tree"] is None and row["num_draft_tokens"] == 4
+    ]
+    assert 0.5 < here_["tokens_per_second"] / speed["with"] < 2
+    (best,) = [row for row in report["sweep"] if row["best"]]
+    assert best["tree"] is None
 
 
 @pytest.mark.parametrize("here", ["sglang"], indirect=True)

@@ -375,3 +375,19 @@ def test_a_damaged_section_names_the_file():
     with pytest.raises(Refused) as refused:
         card.with_section(BEGIN, "x")
     assert refused.value.findings[0].where == "README.md"
+
+
+def test_what_an_engine_took_is_said_with_its_name(checkpoint, report):
+    row = {"batch": 1, "with": 56.8, "without": 90.0, "ratio": 56.8 / 90.0, "spread": (56.0, 57.0), "spread_without": (89.0, 91.0)}  # fmt: skip
+    speed = {**row, "target_step": None, "draft_step": None, "batches": [row], "rounds": 3, "new_tokens": 64, "same_texts": 1.0}  # fmt: skip
+    read = Report.model_validate_json(report(checkpoint).read_text())
+    content = read.model_dump() | {
+        "engine": {"engine": "vllm", "version": "0.32.0"},
+        "speed": {
+            key: speed[key]
+            for key in Report.model_fields["speed"].annotation.__args__[0].__annotations__
+        },
+    }
+    text = section(Facts("org/draft", "vllm", {}, Report.model_validate(content)), "org/target")
+    said = "vLLM 0.32.0, batch size 1: with the draft 56.8 tokens a second, without it 90.0: drafting makes it 1.58 times slower."
+    assert said in text

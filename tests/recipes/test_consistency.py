@@ -252,3 +252,20 @@ def test_json_that_two_readers_could_understand_differently(
     result = push(checkpoint, file, "--dry-run")
     assert result.exit_code == 2
     assert words in result.stderr
+
+
+SPEED = {
+    "batch": 1, "with": 56.8, "without": 90.0, "ratio": 56.8 / 90.0, "target_step": [[1, 0.01]], "draft_step": 0.001,
+    "rounds": 3, "new_tokens": 64, "same_texts": 1.0, "batches": [
+        {"batch": 1, "with": 56.8, "without": 90.0, "ratio": 56.8 / 90.0, "spread": [56.0, 57.0], "spread_without": [89.0, 91.0]},
+    ],
+}  # fmt: skip
+
+
+def test_a_speed_up_is_that_of_its_figures(told):
+    """A speed is an engine's."""
+    told |= {"speed": copy.deepcopy(SPEED), "engine": {"engine": "vllm"}}
+    told["speed"]["batches"][0]["ratio"] = 2.0
+    assert "speed: at batch size 1 the ratio is not that of its figures" in said(told)
+    told |= {"speed": SPEED, "engine": None}
+    assert said(told) == ["the report holds a speed, and no engine"]
