@@ -10,6 +10,7 @@ from eagle3_interop.convert import api
 from eagle3_interop.convert.decide import inspection
 from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.convert.read.folders import local_path
+from eagle3_interop.convert.read.tokenizers import compared as compared_tokenizers
 from eagle3_interop.convert.serve.container import (
     FORMATS,
     Contained,
@@ -148,6 +149,8 @@ def inspect(source: str, options: Options | None = None) -> Inspected:
     loaded = api.load(source, "auto", options, weights=False, describing=True, shared=False)
     facts = inspection.judged(loaded, wanted)
     said = [*loaded.reading.findings, *(item for one in wanted for item in one.remarks)]
+    if loaded.target is not None:
+        said += compared_tokenizers(loaded.checkpoint.folder, loaded.target.folder, fetch=False)
     return Inspected(source, loaded, facts, tuple(said))
 
 

@@ -143,6 +143,20 @@ CODES: dict[str, Code] = {
         "The draft does not fit this target: their sizes differ.",
         "Give the target it was trained for.",
     ),
+    "other-tokenizer": Code(
+        "warning",
+        "The tokenizer in the draft's folder gives texts other token ids than the target's. Engines use the target's alone, so a draft "
+        "that was trained with its own folder's knows other tokens under these ids.",
+        "Find out which tokenizer the draft was trained with. If it is the target's, put the target's tokenizer files into the folder.",
+    ),
+    "tokenizer-added": Code(
+        "note",
+        "The tokenizers of draft and target differ in added tokens alone. Texts without these have the same ids.",
+    ),
+    "tokenizer-unread": Code(
+        "note",
+        "A tokenizer.json is not laid out as the tokenizers library does, and was not compared.",
+    ),
     "not-a-draft": Code(
         "error",
         "The folder holds a whole model.",

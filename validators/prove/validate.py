@@ -11,6 +11,7 @@ import torch
 from eagle3_interop.convert import api
 from eagle3_interop.convert.decide.dequantising import dequantised
 from eagle3_interop.convert.decide.loaded import Loaded
+from eagle3_interop.convert.read.tokenizers import compared as compared_tokenizers
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.engines.releases import newest
 from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage, finding
@@ -171,7 +172,7 @@ def _validate(request: Request, judge: Judge | None, watch: Watch) -> tuple[Repo
     networks = Networks(network, other, _trained(network, loaded))
     teacher = Teacher(given.recording, given.texts, shape.steps) if given else None
     measured = _measure(request, networks, material, shapes, watch, teacher)
-    said = given.findings if given else _disagreements(made)
+    said = [*(given.findings if given else _disagreements(made)), *_tokenizers(loaded)]
     session = Session(
         request,
         loaded,
@@ -265,6 +266,13 @@ def _tokenizer(request: Request) -> Any:  # noqa: ANN401
         return None
     path = provenance.target_folder(request.target)
     return load_tokenizer(path, trust_remote_code=request.trust_remote_code)
+
+
+def _tokenizers(loaded: Loaded) -> list[Finding]:
+    """What the tokenizers beside draft and target do differently."""
+    if loaded.target is None:
+        return []
+    return list(compared_tokenizers(loaded.checkpoint.folder, loaded.target.folder, fetch=True))
 
 
 def _check_unchanged(files: Mapping[str, str], loaded: Loaded) -> None:
