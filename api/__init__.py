@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from eagle3_interop.convert.decide.loaded import Loaded
     from eagle3_interop.drafts import compare, convert, describe, load, serve
-    from eagle3_interop.measures import diagnose, record, validate
+    from eagle3_interop.measures import diagnose, record, report, validate
+    from eagle3_interop.schemas.comparison import Comparison
     from eagle3_interop.schemas.findings import Error, Finding, Refused, Unavailable, Usage
     from eagle3_interop.schemas.report import Report
     from eagle3_interop.schemas.streams import StreamsManifest
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "drafts": ("compare", "describe", "load", "serve"),
-    "measures": ("diagnose", "record", "validate"),
+    "measures": ("diagnose", "record", "report", "validate"),
     "convert.decide.loaded": ("Loaded",),
+    "schemas.comparison": ("Comparison",),
     "schemas.findings": ("Error", "Finding", "Refused", "Unavailable", "Usage"),
     "schemas.report": ("Report",),
     "schemas.streams": ("StreamsManifest",),
@@ -34,6 +36,7 @@ _HOMES = {
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Comparison",
     "Error",
     "Finding",
     "Loaded",
@@ -49,6 +52,7 @@ __all__ = [
     "diagnose",
     "load",
     "record",
+    "report",
     "serve",
     "validate",
 ]

@@ -1,4 +1,4 @@
-"""Drafts with their target: validate, diagnose, record. Torch is imported when one of them is called."""
+"""Drafts with their target: validate, diagnose, record, report. Torch is imported when one of the first three is called."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +15,7 @@ from eagle3_interop.validators.record.wish import Wish
 from eagle3_interop.words import Dtype, Name
 
 if TYPE_CHECKING:
+    from eagle3_interop.schemas.comparison import Comparison
     from eagle3_interop.schemas.report import Report
     from eagle3_interop.schemas.streams import StreamsManifest
 
@@ -279,3 +280,29 @@ def record(
 
     recorder = recorder_of(wish, *asked, last_state=last_state)
     return recording.record(wish, recorder, say=lambda _text: None)
+
+
+def report(*reports: "Report | str | Path") -> "Comparison":
+    """Reports side by side, each against the first: ``eagle3-report``.
+
+    Args:
+        reports: of `validate`, or files that ``eagle3-validate --json`` wrote; at least one.
+
+    Returns:
+        The comparison, as ``eagle3-report --json`` writes it; a report that is no file is named by its number.
+
+    Raises:
+        Refused: a file is no report.
+        Usage: there is no such file, or none was given.
+        Unavailable: a file cannot be read.
+    """
+    from eagle3_interop.validators.report.comparing import compare, read_report
+
+    if not reports:
+        raise Usage("give at least one report.")
+    return compare(
+        [
+            (str(one), read_report(Path(one))) if isinstance(one, str | Path) else (f"[{i}]", one)
+            for i, one in enumerate(reports)
+        ]
+    )

@@ -14,6 +14,7 @@ import eagle3_interop
 from eagle3_interop.convert.cli import app as converting
 from eagle3_interop.validators.diagnose_cli import app as diagnosing
 from eagle3_interop.validators.record_cli import app as recording
+from eagle3_interop.validators.report_cli import app as reporting
 from eagle3_interop.validators.validate_cli import app as validating
 
 ROOT = Path(__file__).parents[1]
@@ -129,6 +130,16 @@ def test_validate_is_the_validation():
 
 
 @pytest.mark.usefixtures("pair")
+def test_report_is_the_report():
+    options = {"prompts": "prompts.jsonl", "max_new_tokens": 8}
+    for tokens in (2, 3):
+        found = eagle3_interop.validate("draft", "target", num_draft_tokens=tokens, **options)
+        Path(f"{tokens}.json").write_text(found.model_dump_json())
+    told = printed(reporting, "2.json", "3.json", "--json", "-")
+    assert eagle3_interop.report("2.json", Path("3.json")).model_dump(mode="json") == told
+
+
+@pytest.mark.usefixtures("pair")
 def test_record_and_diagnose_are_the_commands():
     words = ("--prompts", "prompts.jsonl", "--max-new-tokens", "8", "--lookahead", "4")
     told = printed(recording, "target", "--out", "a", *words, "--json", "-")
@@ -159,6 +170,8 @@ def test_record_and_diagnose_are_the_commands():
         lambda: eagle3_interop.validate("draft", "target", engine="none"),
         lambda: eagle3_interop.diagnose("draft", "target", write="target"),
         lambda: eagle3_interop.record("target", "target"),
+        lambda: eagle3_interop.report(),
+        lambda: eagle3_interop.report("absent.json"),
     ],
 )
 def test_a_wrong_call_is_usage_before_anything_is_written(call):
