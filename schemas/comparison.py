@@ -39,11 +39,12 @@ class Obstacle(_Part):
 
     Attributes:
         what: is not the same.
-        certain: it is another one; where not, a report does not say.
+        certain: accept lengths cannot be compared: it is another one. Where not, a report does not say, or speeds
+            alone are of another machine.
         message: in a sentence.
     """
 
-    what: Literal["texts", "target", "dtype"]
+    what: Literal["texts", "target", "dtype", "speed"]
     certain: bool
     message: str
 

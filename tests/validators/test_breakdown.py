@@ -196,7 +196,7 @@ def report(tmp_path_factory):
     return folder, done.stdout
 
 
-def test_a_validation_tells_its_kinds(report):
+def test_a_validation_tells_its_kinds(report, whole):
     folder, said = report
     told = Report.model_validate_json((folder / "r.json").read_text())
     assert [row.category for row in told.breakdown.categories] == ["x<y", "z"]
@@ -207,6 +207,7 @@ def test_a_validation_tells_its_kinds(report):
     assert told.acceptance.accept_length <= told.breakdown.vocabulary.accept_length_bound <= 5
     assert "by category" in said
     content = (folder / "r.html").read_text()
+    whole(content)
     for word in ("x&lt;y", "<mark>", "Where drafts fail most", "position in the context"):
         assert word in content
 

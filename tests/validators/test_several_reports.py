@@ -23,6 +23,10 @@ from eagle3_interop.validators import report_cli
 from eagle3_interop.validators.report import compared
 from eagle3_interop.validators.report.comparing import compare
 
+SPEED = {
+    "batch": 4, "with": 56.0, "without": 90.0, "ratio": 56 / 90, "target_step": None, "draft_step": None,
+    "batches": [], "rounds": 3, "new_tokens": 128, "same_texts": 1.0,
+}  # fmt: skip
 NASTY = "a|b <script>alert(1)</script> *c*"
 
 
@@ -294,13 +298,42 @@ def test_categories_stand_side_by_side():
 
 
 def test_speed_is_shown_where_it_was_measured():
-    (row,) = put(made()).rows
-    speed = {"batch": 1, "with": 56.0, "without": 90.0, "ratio": 56 / 90}
-    found = Comparison(rows=(row.model_copy(update={"speed": speed}),), obstacles={})
-    assert "56.0, 90.0 without (x0.62)" in compared.markdown(found)
-    (line,) = csv.DictReader(io.StringIO(compared.as_csv(found)))
-    assert (line["tokens_per_second"], line["without_draft"]) == ("56.0", "90.0")
+    swept = counted((9, 9, 9), cls=SweepRow, tree=(3, 2, 6), tokens_per_second=75.5)
+    found = put(made(speed=SPEED, sweep=(swept,)))
+    assert "56.0 at batch 4, 90.0 without (x0.62)" in compared.markdown(found)
+    assert "75.5 expected" in compared.markdown(found)
+    line, other = csv.DictReader(io.StringIO(compared.as_csv(found)))
+    assert (line["batch"], line["tokens_per_second"], line["without_draft"]) == (
+        "4",
+        "56.0",
+        "90.0",
+    )
+    assert other["expected_tokens_per_second"] == "75.5"
     assert "tokens/s" not in compared.markdown(put(made()))
+
+
+def test_a_long_sweep_shows_what_is_expected_to_be_fastest():
+    swept = tuple(
+        counted((5, 7, 9), cls=SweepRow, tree=(3, 2, n), tokens_per_second=100.0 + n)
+        for n in range(4, 34)
+    )
+    said = compared.markdown(put(made(sweep=swept)))
+    assert said.count("tree of 3") == 8
+    assert "133.0 expected" in said
+    assert "22 more settings of its sweep" in said
+
+
+def test_speeds_of_two_machines_are_told_apart_and_accept_lengths_still_compared():
+    engine = {"engine": "vllm", "version": "0.32.0", "how": "started"}
+    here, there = (
+        changed(made(speed=SPEED, engine=engine), platform="Linux", device=device)
+        for device in ("cuda:0 (A)", "cuda:0 (B)")
+    )
+    assert told(here, here) == []
+    found = put(here, there)
+    assert told(here, there) == [("speed", False)]
+    assert found.rows[1].difference is not None
+    assert "cuda:0 (B), that of the first by" in found.obstacles[1][0].message
 
 
 def test_names_cannot_become_markdown_or_html():
@@ -312,7 +345,7 @@ def test_names_cannot_become_markdown_or_html():
 # The command.
 
 
-def test_all_its_forms(tmp_path):
+def test_all_its_forms(tmp_path, whole):
     paths = saved(tmp_path, made(), made((8, 9, 9), draft="b"))
     names = {name: tmp_path / f"out.{name}" for name in ("csv", "markdown", "html", "json")}
     options = [word for name, path in names.items() for word in (f"--{name}", path)]
@@ -327,7 +360,8 @@ def test_all_its_forms(tmp_path):
     assert [row["draft"] for row in rows] == ["a", "b"]
     assert float(rows[1]["difference"]) == found.rows[1].difference.difference
     assert names["markdown"].read_text().startswith("|  | draft |")
-    assert "<!doctype html>" in names["html"].read_text()
+    assert names["html"].read_text().startswith("<!doctype html>")
+    whole(names["html"].read_text())
 
 
 def test_json_is_one_object_on_stdout(tmp_path):

@@ -178,7 +178,7 @@ def _pace(row: ComparisonRow) -> str:
         return f"{row.expected:.1f} expected"
     if row.speed is None or _speed(row, "with") is None:
         return ""
-    told = f"{row.speed['with']:.1f}"
+    told = f"{row.speed['with']:.1f} at batch {row.speed['batch']}"
     if _speed(row, "without") is not None:
         told += f", {row.speed['without']:.1f} without"
     return told + (f" (x{row.speed['ratio']:.2f})" if _speed(row, "ratio") is not None else "")

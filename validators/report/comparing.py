@@ -77,13 +77,13 @@ def _rows(
     yield ComparisonRow(
         **same,
         **_setting(ours),
-        speed=getattr(report, "speed", None),
+        speed=dict(report.speed) if report.speed else None,
         difference=difference,
         categories=report.breakdown.categories if report.breakdown else (),
     )
     for row in report.sweep or ():
         if (row.tree, row.num_draft_tokens) != (ours.tree, ours.num_draft_tokens):
-            expected = getattr(row, "tokens_per_second", None)
+            expected = row.tokens_per_second
             yield ComparisonRow(**same, **_setting(row), expected=expected, swept=True)
 
 
@@ -147,6 +147,18 @@ def obstacles(first: Report, other: Report) -> Iterator[Obstacle]:
     if computed[0] != computed[1]:
         message = f"another dtype: {computed[1]}, and {computed[0]} in the first"
         yield Obstacle(what="dtype", certain=True, message=message)
+    if first.speed and other.speed:
+        makers = [_measured_by(one) for one in (first, other)]
+        if makers[0] != makers[1]:
+            message = f"its speed was measured by {makers[1]}, that of the first by {makers[0]}"
+            yield Obstacle(what="speed", certain=False, message=message)
+
+
+def _measured_by(report: Report) -> str:
+    """The engine and the machine of its speed."""
+    engine = report.engine or {}
+    name = f"{engine.get('engine')} {engine.get('version')} ({engine.get('how')})"
+    return f"{name} on {report.environment.get('platform')}, {report.environment.get('device')}"
 
 
 def _texts(first: Report, other: Report) -> Iterator[Obstacle]:
