@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import random_drafts
 import torch
-from release_rows import FORMS, LAYERS, ROWS, Change
+from release_rows import FORMS, LAYERS, ROWS, TO, Change
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as load_torch_file
 
 from eagle3_interop.convert import api
 from eagle3_interop.convert.decide.loaded import Loaded
 from eagle3_interop.schemas.draft import Draft
+from eagle3_interop.schemas.findings import Refused
 from eagle3_interop.validators.network.reference import Features, Network, rms_norm
 from eagle3_interop.validators.network.weights import Tables, Weights
 
@@ -57,6 +58,7 @@ class Grid:
     cases: list[Case]
     forms: Mapping[str, Container[str]] = field(default_factory=lambda: FORMS)
     _loaded: dict[Path, Loaded] = field(default_factory=dict)
+    _sources: dict[Path, Case] = field(default_factory=dict)
     _wanted: dict[Path, np.ndarray[Any, Any]] = field(default_factory=dict)
 
     @classmethod
@@ -79,7 +81,26 @@ class Grid:
                 random_drafts.write(spec.spec, form, folder, target)
                 _alter(folder, spec.change)
                 cases.append(Case(row, form, folder, inputs))
-        return cls(root, target, cases)
+        grid = cls(root, target, cases)
+        if not core:
+            grid.convert()
+        return grid
+
+    def convert(self) -> None:
+        """Add what the conversions write of each row, from the first of its forms; not what they refuse."""
+        sources = {case.row: case for case in reversed(self.cases)}
+        for case in reversed(sources.values()):
+            for engine, form in TO.items():
+                folder = self.root / form / case.folder.name
+                options = api.Options(target=str(self.target), trainer="none")
+                try:
+                    conversion = api.convert(self.loaded(case), engine, options)
+                except Refused:
+                    continue
+                api.write(conversion, folder)
+                written = Case(case.row, form, folder, case.inputs)
+                self.means_as(written, case)
+                self.cases.append(written)
 
     def of(self, engine: str) -> list[Case]:
         """The cases that an engine is given."""
@@ -94,13 +115,15 @@ class Grid:
 
     def wanted(self, case: Case) -> np.ndarray[Any, Any]:
         """The reference's logits of the network that is meant."""
+        if source := self._sources.get(case.folder):
+            return self.wanted(source)
         if case.folder not in self._wanted:
             self._wanted[case.folder] = self.reference(case, self.loaded(case).reading.draft)
         return self._wanted[case.folder]
 
     def means_as(self, case: Case, source: Case) -> None:
         """Let a folder mean the network of another one, which it was made from."""
-        self._wanted[case.folder] = self.wanted(source)
+        self._sources[case.folder] = source
 
     def reference(self, case: Case, draft: Draft) -> np.ndarray[Any, Any]:
         """The reference's logits of a network with the folder's weights, as `logits_of` orders them."""

@@ -10,7 +10,7 @@ from release_rows import FORM_TITLES, FORMS, ROWS, VERSIONS
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = Path(__file__).resolve().parent / "releases.json"
 PAGE = ROOT / "docs" / "releases.md"
-TITLES = {"speculators": "speculators", "vllm": "vLLM", "sglang": "SGLang"}
+TITLES = {"vllm": "vLLM", "sglang": "SGLang"}
 WORDS = {"same": "runs", "different": "other", "does-not-load": "fails", "": "did not run"}
 
 Found = dict[str, dict[str, str]]
@@ -118,7 +118,7 @@ def trained(known: dict[str, Any]) -> list[str]:
         "",
         *_wrapped(
             "The nine drafts of `tests/data/drafts` beside their own target, over 80 positions: as speculators wrote "
-            "them (*as stored*), and as `auto-to-vllm`, `auto-to-sglang` and `auto-to-speculators` write them "
+            "them (*as stored*), and as `auto-to-vllm` and `auto-to-sglang` write them "
             "(*converted*; for the first right release with `--for`). `inspect` names the first release that runs a "
             "folder right and the last that does not; these and the newest ran it. The logits are held against the "
             "reference of the draft as it is stored. SGLang has the plugin of this package where a folder needs it."

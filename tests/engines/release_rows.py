@@ -65,12 +65,6 @@ VERSIONS = {
 }
 """Run by ``make releases``: the last patch of each, and those where a patch is another release."""
 
-PATCHES = {
-    **VERSIONS,
-    "speculators": ["0.3.0", "0.4.0.1", "0.5.0", "0.6.0.2", "0.7.0.2", "0.8.1", "0.9.0"],
-}
-"""The last patches of every engine."""
-
 IN_CI = {"vllm": ("0.21.0", "0.24.0"), "sglang": ("0.5.11", "0.5.16")}
 WHOLE = {
     "vllm": ("0.27.1", "0.30.0", "0.32.0"),
@@ -81,11 +75,19 @@ WHOLE = {
 NOT_WHOLE = {"vllm": ("0.26.0",), "sglang": ("0.5.17", "0.5.18")}
 """Those before them, which say why they do not."""
 
-FORMS = {"vllm": ("vllm", "speculators", "sglang"), "sglang": ("sglang",)}
+TO = {"vllm": "to vllm", "sglang": "to sglang"}
+"""By engine the form that this project's own conversion writes for it."""
+
+FORMS = {
+    "vllm": ("vllm", "speculators", "sglang", TO["vllm"]),
+    "sglang": ("sglang", TO["sglang"]),
+}
 FORM_TITLES = {
     "vllm": "vLLM's flat form",
     "speculators": "speculators' form",
     "sglang": "SGLang's flat form",
+    "to vllm": "what `auto-to-vllm` writes",
+    "to sglang": "what `auto-to-sglang` writes, with the plugin where it needs it",
 }
 
 Change = Callable[[dict[str, Any], Tensors], None]

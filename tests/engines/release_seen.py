@@ -3,17 +3,21 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import build_env
 import numpy as np
 import run_engine
+import trained
 import wheels
 from release_grid import STEPS, Case, Grid, logits_of
 
 from eagle3_interop.convert.decide import inspection
+from eagle3_interop.convert.serve.sglang_configs import needs_plugin
 from eagle3_interop.schemas.engines.release import Release
 from eagle3_interop.schemas.engines.releases import RELEASES
 
@@ -37,31 +41,55 @@ class Seen:
     detail: str
 
 
-def see(
-    engine: str,
-    version: str,
-    grid: Grid,
-    *,
-    kept: bool = False,
-    variables: Mapping[str, str] | None = None,
-) -> dict[str, Seen] | str:
-    """Run one release on all its folders.
+def see(engine: str, version: str, grid: Grid, *, kept: bool = False) -> dict[str, Seen] | str:
+    """Run one release on all its folders, with the plugin on those that need it.
 
     Args:
         engine: a key of ``VERSIONS``.
         version: any that `wheels` finds.
         grid: the folders.
         kept: take what the last run of the same rigs on the same folders left, where it is there.
-        variables: further ones of the environment; a ``PYTHONPATH`` comes after the release.
 
     Returns:
         By the name of the case; or the error that kept the release from running at all.
     """
     cases = grid.of(engine)
+    plugin = [case for case in cases if engine == "sglang" and needs_plugin(config_of(case))]
+    stock = [case for case in cases if case not in plugin]
+    found = _see(engine, version, grid, stock, {}, kept=kept) if stock else {}
+    if isinstance(found, str) or not plugin:
+        return found
+    variables = trained.plugin_variables(grid.root)
+    more = _see(engine, version, grid, plugin, variables, kept=kept)
+    if isinstance(more, str):
+        if not (said := REFUSAL.search(more)):
+            return more
+        more = {case.name: Seen(FAILS, said[0]) for case in plugin}
+    return found | more
+
+
+REFUSAL = re.compile(r"UntestedSGLangError: .*")
+"""The plugin stops an SGLang that it was not run with, before anything is loaded."""
+
+
+def config_of(case: Case) -> dict[str, Any]:
+    """The config.json of a folder."""
+    return json.loads((case.folder / "config.json").read_text())
+
+
+def _see(
+    engine: str,
+    version: str,
+    grid: Grid,
+    cases: Sequence[Case],
+    variables: Mapping[str, str],
+    *,
+    kept: bool,
+) -> dict[str, Seen] | str:
+    """One process of a release, with further variables; a ``PYTHONPATH`` comes after the release."""
     kept_in = build_env.environments_home() / "releases" / "seen" / f"{engine}-{version}"
     kept_in.mkdir(parents=True, exist_ok=True)
-    given = variables or {}
-    stems = {case.name: kept_in / _digest(engine, case, grid, given) for case in cases}
+    stems = {case.name: kept_in / _digest(engine, case, grid, variables) for case in cases}
     missing = [
         case for case in cases if not kept or not stems[case.name].with_suffix(".json").exists()
     ]
@@ -75,11 +103,11 @@ def see(
             for case in missing
         ]
         request = {"target": str(grid.target), "steps": STEPS, "cases": asked}
-        path = [wheels.path_of(engine, version), *filter(None, [given.get("PYTHONPATH")])]
+        path = [wheels.path_of(engine, version), *filter(None, [variables.get("PYTHONPATH")])]
         needed = {"PYTHONPATH": os.pathsep.join(path), "EAGLE3_ABSENT": ABSENT[engine]}
         try:
             found = run_engine.run_engine(
-                f"{engine}-release", request, variables={**given, **needed}, timeout_s=1800
+                f"{engine}-release", request, variables={**variables, **needed}, timeout_s=1800
             )
         except run_engine.EngineError as error:
             return str(error)
@@ -88,11 +116,7 @@ def see(
     return {case.name: _judged(grid, case, stems[case.name]) for case in cases}
 
 
-ABSENT = {
-    "vllm": "gguf diskcache",
-    "sglang": "triton torchvision torchaudio sgl_kernel",
-    "speculators": "",
-}
+ABSENT = {"vllm": "gguf diskcache", "sglang": "triton torchvision torchaudio sgl_kernel"}
 """What a release imports and its environment, today's, has not."""
 
 

@@ -4,7 +4,6 @@
 """
 
 import json
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,13 +15,12 @@ import release_seen
 import trained
 from release_grid import Case, Grid
 from release_page import TITLES
-from release_rows import PATCHES
-from release_seen import FAILS, SAME, Cell, Seen
+from release_rows import VERSIONS
+from release_seen import SAME, Cell, Seen
 
 from eagle3_interop.convert import api
 from eagle3_interop.convert.decide import inspection
 from eagle3_interop.convert.decide.releases import right_since
-from eagle3_interop.convert.serve.sglang_configs import needs_plugin
 from eagle3_interop.schemas.engines.versions import begins, numbers
 
 LENGTH = 80
@@ -60,7 +58,7 @@ def turn_of(engine: str, ranges: Sequence[Mapping[str, Any]], form: str) -> Turn
     """
     key, right = RIGHT[form]
     states = [(one["since"], "right" if one[key] in right else "wrong") for one in ranges]
-    first, newest = right_since(states, "right"), PATCHES[engine][-1]
+    first, newest = right_since(states, "right"), VERSIONS[engine][-1]
     if first is None:
         return Turn(None, newest, None)
     before = [one["until"] for one in ranges if numbers(one["since"]) < numbers(first)]
@@ -80,7 +78,7 @@ def first_patch(version: str) -> str:
 
 def last_patch(engine: str, version: str) -> str:
     """The last release that a prefix stands for."""
-    return [one for one in PATCHES[engine] if begins(one, version)][-1]
+    return [one for one in VERSIONS[engine] if begins(one, version)][-1]
 
 
 @dataclass(frozen=True)
@@ -143,22 +141,18 @@ def run(
     inputs = release_grid.write_inputs(root / "inputs.safetensors", layers, LENGTH)
     found: dict[str, Any] = {engine: {} for engine in engines}
     failed: list[str] = []
-    by_run: dict[tuple[str, str, bool], list[tuple[Asked, Case]]] = defaultdict(list)
+    by_run: dict[tuple[str, str], list[tuple[Asked, Case]]] = defaultdict(list)
     for one in asked(engines):
-        folder = one.folder(root / "converted")
         written = "speculators" if one.form == STORED else one.engine
-        case = Case(f"{one.draft}, {one.form}, {one.place}", written, folder, inputs)
-        plugin = one.engine == "sglang" and needs_plugin(
-            json.loads((folder / "config.json").read_text())
-        )
-        by_run[one.engine, one.version, plugin].append((one, case))
-    for (engine, version, plugin), given in sorted(by_run.items()):
+        title = f"{one.draft}, {one.form}, {one.place}"
+        case = Case(title, written, one.folder(root / "converted"), inputs)
+        by_run[one.engine, one.version].append((one, case))
+    for (engine, version), given in sorted(by_run.items()):
         given.sort(key=lambda pair: pair[0].form == STORED)  # SGLang starts beside the first
         grid = Grid(root, trained.TARGET, [case for _, case in given], EVERY_FORM)
         for one, case in given:
-            source = Case(one.draft, "speculators", trained.source(one.draft), inputs)
-            grid.means_as(case, source)
-        seen = _seen(engine, version, grid, root if plugin else None, kept=kept)
+            grid.means_as(case, Case(one.draft, "speculators", trained.source(one.draft), inputs))
+        seen = release_seen.see(engine, version, grid, kept=kept)
         title = f"{TITLES[engine]} {version}"
         rules = release_seen.rules_of(engine, version)
         for one, case in given:
@@ -176,18 +170,3 @@ def run(
 def right(cell: Cell, one: Asked) -> bool:
     """Whether the release does what the rules and `inspect` say of it."""
     return cell.agrees and (cell.seen.verdict == SAME) == (one.place != "before")
-
-
-def _seen(
-    engine: str, version: str, grid: Grid, plugin: Path | None, *, kept: bool
-) -> dict[str, Seen] | str:
-    """What a release does with its folders, with the plugin where they need it."""
-    variables = trained.plugin_variables(plugin) if plugin else None
-    seen = release_seen.see(engine, version, grid, kept=kept, variables=variables)
-    if isinstance(seen, str) and plugin and (said := REFUSAL.search(seen)):
-        return {case.name: Seen(FAILS, said[0]) for case in grid.cases}
-    return seen
-
-
-REFUSAL = re.compile(r"UntestedSGLangError: .*")
-"""The plugin stops an SGLang that it was not run with, before anything is loaded."""

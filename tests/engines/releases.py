@@ -43,7 +43,7 @@ def run(engine: str, version: str, grid: Grid, *, kept: bool) -> Found | str:
 def main() -> int:
     """Run what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("engine", nargs="?", choices=TITLES)
+    parser.add_argument("engine", nargs="?", choices=VERSIONS)
     parser.add_argument("versions", nargs="*")
     parser.add_argument("--kept", action="store_true", help="take what an earlier run left")
     parser.add_argument("--rows", nargs="+", choices=ROWS, metavar="ROW", help="of the grid")
@@ -52,12 +52,10 @@ def main() -> int:
     part.add_argument("--whole", action="store_true", help="whole engines alone")
     part.add_argument("--new", action="store_true", help="judge by the newest known release")
     arguments = parser.parse_args()
-    if arguments.engine not in (None, *VERSIONS) and not arguments.trained:
-        parser.error(f"{arguments.engine} runs the trained drafts alone: --trained")
     if arguments.new and not arguments.versions:
         parser.error("--new: give an engine and the version that came out")
     everything = not (arguments.engine or arguments.rows or arguments.trained or arguments.whole)
-    engines = [arguments.engine] if arguments.engine else list(TITLES)
+    engines = [arguments.engine] if arguments.engine else list(VERSIONS)
     failed: list[str] = []
     with tempfile.TemporaryDirectory(prefix="eagle3-releases-") as scratch:
         root = Path(scratch)

@@ -70,7 +70,6 @@ RIGS = {
     "sglang-flags": Rig("sglang", "sglang_flags.py", SGLANG),
     "vllm-release": Rig("vllm", "vllm_release.py", VLLM | {"PYTHONPATH": str(HERE / "stubs")}),
     "sglang-release": Rig("sglang", "sglang_release.py", SGLANG),
-    "speculators-release": Rig("speculators", "speculators_release.py"),
     "speculators-class": Rig("speculators", "speculators_class.py"),
 }
 

