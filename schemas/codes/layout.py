@@ -85,6 +85,7 @@ CODES: dict[str, Code] = {
         "error",
         "A P-EAGLE draft without its mask token: vLLM fails on it, and no other token stands for it.",
         "--set parallel.mask_token_id=N, with the token that it was trained with.",
+        effect="does-not-load",
     ),
     "idle-norm-output": Code(
         "note", "norm_output says what is fed back, and a P-EAGLE draft feeds nothing back."

@@ -114,7 +114,9 @@ def read_flat(source: Source, target: TargetFacts | None, rules: FlatRules) -> R
     vocabulary, maps = _vocabulary(
         reader, source.config, parsed, keys, powers, rules, width == target_width
     )
-    parallel = reader.parallel(mask_token(source.config), parsed.vocab_size, fc is not None)
+    parallel = reader.parallel(
+        mask_token(source.config, rules.masks), parsed.vocab_size, fc is not None
+    )
     latently = _latent(reader, parsed, rules)
     draft = Draft(
         hidden_size=width,
@@ -253,10 +255,11 @@ def _latent(
     reader: Reader, parsed: DecoderConfig, rules: FlatRules
 ) -> tuple[Attention, Rope] | None:
     """Latent attention and its rope; None for heads in groups."""
-    if not isinstance(parsed, LatentConfig):
+    handed = rules.rope(parsed)
+    if not isinstance(handed, LatentConfig):
         return None
     reader.bias(("_proj.bias", "_proj_with_mqa.bias"), used=False)
-    return read_latent(reader, parsed, rules.latent)
+    return read_latent(reader, handed, rules.latent)
 
 
 def _grouped(reader: Reader, parsed: DecoderConfig, keys: FlatKeys, powers: Powers) -> Gqa:

@@ -75,7 +75,10 @@ the values that leave it as it is, one of which the user can set."""
 NO_MODEL_TYPE = "no model_type, without which transformers' AutoConfig, and so the engine, fails."
 
 MASK_TOKENS = ("mask_token_id", "dspark_noise_token_id", "pard_token", "ptd_token_id")
-"""Where vLLM looks for the mask token of a parallel draft, in its order; in ``dflash_config`` before them."""
+"""The keys under which vLLM looks for the mask token of a parallel draft."""
+
+MASK_PLACES = ("dflash_config", *MASK_TOKENS)
+"""Where the newest one looks, in its order; of ``dflash_config`` for its own ``mask_token_id``."""
 
 OTHER_IDS = ("dflash_config", "dspark_target_layer_ids", "target_layer_ids")
 """Where vLLM looks for ids of other kinds of drafts when it finds none at the top level."""
@@ -258,14 +261,21 @@ def parallel_signs(config: Mapping[str, Any]) -> list[str]:
     return signs
 
 
-def mask_token(config: Mapping[str, Any]) -> object:
-    """The mask token as vLLM finds it in a flat config; None where it finds none."""
-    other = config.get("dflash_config")
-    if isinstance(other, Mapping) and "mask_token_id" in other:
-        return other["mask_token_id"]
-    if config.get(MASK_TOKENS[0]) is not None:
-        return config[MASK_TOKENS[0]]
-    return next((config[key] for key in MASK_TOKENS[1:] if key in config), None)
+def mask_token(config: Mapping[str, Any], places: Iterable[str] = MASK_PLACES) -> object:
+    """The mask token as vLLM finds it in a flat config; None where it finds none.
+
+    Args:
+        config: the keys.
+        places: where it looks, in its order.
+    """
+    for key in places:
+        found = config.get(key)
+        if key == "dflash_config":
+            if isinstance(found, Mapping) and "mask_token_id" in found:
+                return found["mask_token_id"]
+        elif found is not None or (key in config and key != MASK_TOKENS[0]):
+            return found
+    return None
 
 
 def is_wrapped(config: Mapping[str, Any]) -> bool:

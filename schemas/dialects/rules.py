@@ -10,7 +10,7 @@ from typing import Any
 
 from eagle3_interop.schemas.dialects.base import Reading, Source, TargetFacts
 from eagle3_interop.schemas.dialects.hf import DecoderConfig
-from eagle3_interop.schemas.dialects.keys import FlatKeys, SpeculatorsKeys
+from eagle3_interop.schemas.dialects.keys import MASK_PLACES, FlatKeys, SpeculatorsKeys
 from eagle3_interop.schemas.dialects.spelling import Spelling
 from eagle3_interop.schemas.findings import Finding
 from eagle3_interop.schemas.powers import Powers
@@ -89,6 +89,7 @@ class FlatRules(Loading):
         ties_head: ``tie_word_embeddings`` gives the head the embedding table; else nobody reads it.
         shares_absent_head: a head that is absent, of full vocabulary, is the target's.
         nested_norm: reads ``norm_before_fc`` in ``eagle_config``, before the one at the top level.
+        masks: where it looks for the mask token of a parallel draft, in its order.
         latent: how its class with latent attention reads, whose powers say so.
     """
 
@@ -109,6 +110,7 @@ class FlatRules(Loading):
     ties_head: bool = False
     shares_absent_head: bool = True
     nested_norm: bool = True
+    masks: tuple[str, ...] = MASK_PLACES
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from eagle3_interop.schemas.dialects.base import TargetFacts
-from eagle3_interop.schemas.dialects.hf import CONFIG, with_theta_on_top, without_rope_dict
+from eagle3_interop.schemas.dialects.hf import (
+    CONFIG,
+    DecoderConfig,
+    LatentConfig,
+    with_theta_on_top,
+    without_rope_dict,
+)
 from eagle3_interop.schemas.dialects.keys import IDS, FlatKeys, architecture
 from eagle3_interop.schemas.dialects.recognition import (
     LATENT_CLASSES,
@@ -37,6 +43,7 @@ Refuses = Callable[[Mapping[str, Any]], str]
 
 
 _LATENT = replace(LATENT_POWERS, full_map=True)
+_MASKS = ("pard_token", "ptd_token_id")
 
 
 @dataclass(frozen=True)
@@ -140,11 +147,13 @@ _LLAMA, _QWEN3 = _FULL_MAPS[False], _FULL_MAPS[True]
 _0_28 = _Readers().both(full_map=True).classes(_LLAMA, _QWEN3)
 VLLM_0_28 = _0_28.release("0.28", "0.29", VLLM_0_30)
 
-# Until 0.27: a class with latent attention that takes every rope for one with yarn's numbers.
-VLLM_0_26 = _0_28.release("0.26", "0.27", VLLM_0_28, _scaled(class_known()))
+# Until 0.27: a class with latent attention that takes every rope for one with yarn's numbers; no mask token under
+# mask_token_id, but in dflash_config.
+_0_26 = _0_28.of_flat(masks=("dflash_config", *_MASKS)).of_nested(bare_masks=("dflash_config",))
+VLLM_0_26 = _0_26.release("0.26", "0.27", VLLM_0_28, _scaled(class_known()))
 
 # Until 0.25: a qwen3 class without windows.
-_0_25 = _0_28.classes(_LLAMA, replace(_QWEN3, windows=False))
+_0_25 = _0_26.classes(_LLAMA, replace(_QWEN3, windows=False))
 VLLM_0_25 = _0_25.release("0.25", "0.25", VLLM_0_26)
 
 # Until 0.24: a loader that fails on a bias that the class does not have (that of latent attention passes over
@@ -183,15 +192,28 @@ _0_20 = (
 _UNTIL_0_21 = LLAMA_CLASSES | LATENT_CLASSES
 VLLM_0_20 = _0_20.release("0.20", "0.21", VLLM_0_22, _scaled(class_known(_UNTIL_0_21, ("eagle3",))))
 
-# Until 0.19: no class named after MiniMax M2, which is the llama class under another name.
+# Until 0.19: no class named after MiniMax M2, which is the llama class under another name; nothing of dflash_config.
 _BEFORE_MINIMAX = _UNTIL_0_21 - {"Eagle3MiniMaxM2ForCausalLM"}
-VLLM_0_19_1 = _0_20.release(
+_0_19_1 = _0_20.of_flat(masks=_MASKS)
+VLLM_0_19_1 = _0_19_1.release(
     "0.19.1", "0.19", VLLM_0_20, _scaled(class_known(_BEFORE_MINIMAX, ("eagle3",)))
 )
 
-# Until 0.19.0: transformers 4, so that rope_parameters gives no base.
-_0_19_0 = _0_20.of_flat(rope=with_theta_on_top)
-VLLM_0_19_0 = _0_19_0.release("0.19.0", "0.19.0", VLLM_0_19_1)
+# Until 0.19.0: transformers 4, so that rope_parameters gives no base; the class with latent attention reads
+# rope_scaling alone, and takes only that for yarn's.
+
+
+def _rope_of_four(parsed: DecoderConfig) -> DecoderConfig:
+    if not isinstance(parsed, LatentConfig):
+        return with_theta_on_top(parsed)
+    base = parsed.rope_theta if parsed.rope_scaling else None
+    return without_rope_dict(parsed).model_copy(update={"rope_theta": base})
+
+
+_0_19_0 = _0_19_1.of_flat(rope=_rope_of_four)
+VLLM_0_19_0 = _0_19_0.release(
+    "0.19.0", "0.19.0", VLLM_0_19_1, class_known(_BEFORE_MINIMAX, ("eagle3",))
+)
 
 # Until 0.18: a reader of speculators' folders that does not hand norm_before_fc on either.
 _0_18 = _0_19_0.of_nested(loses=("fc_norm", "norm_output", "norm_before_fc"))

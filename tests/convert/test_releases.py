@@ -6,6 +6,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import drafts
+import latent_drafts
+import numpy as np
 import pytest
 from conversions import convert, loaded
 from typer.testing import CliRunner
@@ -234,6 +236,54 @@ def test_the_first_vllm_takes_the_default_triple_whatever_the_ids_say(tmp_path):
     source = drafts.vllm(tmp_path / "draft")
     assert "taps" in of(source, "vllm", "0.11.0").differences
     assert of(source, "vllm", "0.11.1").as_is == "same"
+
+
+@pytest.mark.parametrize(
+    ("keys", "version", "state"),
+    [
+        ({"mask_token_id": 5}, "0.27", "does-not-load"),
+        ({"mask_token_id": 5}, "0.28", "same"),
+        ({"dflash_config": {"mask_token_id": 5}}, "0.19", "does-not-load"),
+        ({"dflash_config": {"mask_token_id": 5}}, "0.20", "same"),
+        ({"ptd_token_id": 5}, "0.16", "same"),
+        ({"ptd_token_id": 5}, "0.15", "does-not-load"),
+    ],
+)
+def test_where_a_release_of_vllm_finds_the_mask_token_of_a_parallel_draft(
+    keys, version, state, tmp_path
+):
+    mask = {"mask_hidden": np.zeros((1, 1, 3 * drafts.H), np.float32)}
+    source = drafts.vllm(tmp_path / "draft", drafts.flat_tensors() | mask, **keys)
+    assert of(source, "vllm", version).as_is == state
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+
+
+@pytest.mark.parametrize(
+    ("keys", "differences"),
+    [
+        ({"rope_scaling": {"type": "yarn", **YARN}, "rope_theta": 5e4}, []),
+        ({"rope_scaling": None, "rope_theta": 1e4}, []),
+        ({"rope_scaling": None, "rope_theta": 5e4}, ["rope.theta"]),
+        (
+            {
+                "rope_scaling": drafts.ABSENT,
+                "rope_theta": drafts.ABSENT,
+                "rope_parameters": {**YARN, "rope_theta": 1e4},
+            },
+            ["rope.parameters", "rope.scaling"],
+        ),
+    ],
+)
+def test_latent_attention_in_vllm_before_0_19_1_takes_its_rope_from_rope_scaling_alone(
+    keys, differences, tmp_path
+):
+    source = latent_drafts.vllm(tmp_path / "draft", **keys)
+    for version in ("0.18", "0.19.0"):
+        found = of(source, "vllm", version)
+        assert found.as_is == ("different" if differences else "same")
+        assert [name for name in found.differences if name.startswith("rope")] == differences
 
 
 @pytest.mark.parametrize(("layers", "state"), [(6, "does-not-load"), (12, "different")])

@@ -117,6 +117,13 @@ def _lock(environment: Path) -> Iterator[None]:
         yield
 
 
+def version_of(engine: str) -> str:
+    """Return the release of an engine that its environment holds."""
+    lines = (REQUIREMENTS / f"{engine}.txt").read_text(encoding="utf-8").splitlines()
+    found = (line.partition("==") for line in lines)
+    return next(version for name, _, version in found if name.partition("-")[0] == engine)
+
+
 def _pinned(requirements: Path, package: str) -> str:
     """Return the line of a requirement file that pins a package."""
     lines = requirements.read_text(encoding="utf-8").splitlines()

@@ -62,7 +62,15 @@ def page(known: dict[str, Any]) -> str:
             "rounding. *other*: it loads without an error and computes another network, in parentheses what of it "
             "differs by our rules. *fails*: an error, at loading or at the first step. Each cell was predicted by "
             "the rules of `schemas/engines` and then seen; where the two differ it says **WRONG**. Neighbours that "
-            "agree in every cell share a column."
+            "agree in every cell share a column. A row that is missing among what a conversion writes, it refuses."
+        ),
+        "",
+        *_wrapped(
+            "Every cell was run; none was only read. What is cached of latent attention (MLA) vLLM's class expands "
+            "by its own projection, SGLang's attends to it as it is. In a P-EAGLE row vLLM's proposer looked for the "
+            "mask token and put the hidden state that stands for it through fc, and each later position took both; "
+            "for SGLang no conversion writes such a draft. SGLang has this package's plugin where a folder names it: "
+            "external packages are read from 0.5.6 on, and the plugin refuses what it was not run with."
         ),
     ]
     for engine in VERSIONS:
@@ -179,7 +187,7 @@ def _numbers(version: str) -> list[int]:
 def _counted(found: dict[str, str] | None) -> str:
     if found is None:
         return ""
-    marks = {"equal": "", "other": "**OTHER**: ", "stopped": "does not run: "}
+    marks = {"equal": "", "other": "**OTHER**: ", "stopped": f"does not run, {found.get('note')}: "}
     return marks[found["state"]] + found["detail"].replace("|", "\\|")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import random_drafts
+import random_mla
 from random_drafts import GRID, Spec, Tensors
 
 LAYERS = 8
@@ -72,8 +73,14 @@ WHOLE = {
 }
 """Whose whole engines run here."""
 
-NOT_WHOLE = {"vllm": ("0.26.0",), "sglang": ("0.5.17", "0.5.18")}
-"""Those before them, which say why they do not."""
+NOT_WHOLE = {
+    "vllm": {"0.26.0": "it wants torch 2.11.0+cpu, which does not install here"},
+    "sglang": {
+        "0.5.17": "without AMX its draft verifies by torch_native, which is not made for that",
+        "0.5.18": "the stand-ins do not carry its verification",
+    },
+}
+"""Those before them that were tried, and why they do not."""
 
 TO = {"vllm": "to vllm", "sglang": "to sglang"}
 """By engine the form that this project's own conversion writes for it."""
@@ -141,6 +148,22 @@ def _identity_map(config: dict[str, Any], tensors: Tensors) -> None:
     tensors["d2t"] = np.zeros(config["draft_vocab_size"], np.int64)
 
 
+def _parallel(key: str) -> Change:
+    """All tokens in one pass (P-EAGLE), the mask token under this key; speculators has one of its own."""
+
+    def change(config: dict[str, Any], tensors: Tensors) -> None:
+        width = tensors["fc.weight"].shape[1]
+        tensors["mask_hidden"] = np.random.default_rng(3).standard_normal((1, 1, width))
+        tensors["mask_hidden"] = tensors["mask_hidden"].astype(np.float32)
+        if "speculators_model_type" in config:
+            config["speculators_model_type"] = config["speculators_config"]["algorithm"] = "peagle"
+            config |= {"architectures": ["PEagleDraftModel"], "mask_token_id": 4}
+        else:
+            config[key] = 4
+
+    return change
+
+
 MILLION = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
 FLAT = ("vllm", "sglang")
 ALL_ON = {"fc_norm": True, "norm_output": True}
@@ -162,6 +185,11 @@ CORE = {
 
 ROWS = {
     **{name: Row(spec, core=name in CORE) for name, spec in GRID.items()},
+    **{name: Row(spec) for name, spec in random_mla.GRID.items()},
+    "MLA, rope theta of a million, old keys": Row(
+        random_mla.GRID["MLA, rope theta of a million"], change=_old_rope
+    ),
+    "MLA, yarn, old keys": Row(random_mla.GRID["MLA, yarn"], change=_old_rope),
     "the default triple, no ids": Row(Spec(taps=(2, 4, 5)), change=_no_ids, core=True),
     "ids in eagle_config alone": Row(Spec(), ("vllm",), _nested_ids, core=True),
     "tap after the last layer": Row(Spec(taps=(1, 3, LAYERS))),
@@ -170,6 +198,23 @@ ROWS = {
     "rope theta of a million, old keys": Row(Spec(decoder=MILLION), FLAT, _old_rope, core=True),
     "rope theta of a million, old and new keys": Row(Spec(decoder=MILLION), FLAT, _both_ropes),
     "yarn rope, old keys": Row(GRID["yarn rope"], FLAT, _old_rope),
+    "P-EAGLE": Row(Spec(), ("vllm", "speculators"), _parallel("ptd_token_id")),
+    "P-EAGLE, mask_token_id": Row(Spec(), ("vllm",), _parallel("mask_token_id")),
+    "P-EAGLE, pard_token": Row(Spec(), ("vllm",), _parallel("pard_token")),
+    "P-EAGLE, two layers, norm_before_residual": Row(
+        Spec(layers=2, flags={"norm_before_residual": True}),
+        ("vllm", "speculators"),
+        _parallel("ptd_token_id"),
+    ),
+    "P-EAGLE, norm_before_fc": Row(
+        Spec(flags={"norm_before_fc": True}), ("vllm", "speculators"), _parallel("ptd_token_id")
+    ),
+    "P-EAGLE, fc_norm": Row(
+        Spec(flags={"fc_norm": True}), ("vllm", "speculators"), _parallel("ptd_token_id")
+    ),
+    "P-EAGLE, four taps": Row(
+        Spec(taps=(1, 2, 4, 5)), ("vllm", "speculators"), _parallel("ptd_token_id")
+    ),
     "all on": Row(
         Spec(layers=2, taps=(1, 2, 4, 5), flags=ALL_ON),
         core=True,

@@ -4,10 +4,9 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import build_env
 import numpy as np
@@ -18,6 +17,7 @@ from release_grid import STEPS, Case, Grid, logits_of
 
 from eagle3_interop.convert.decide import inspection
 from eagle3_interop.convert.serve.sglang_configs import needs_plugin
+from eagle3_interop.schemas.dialects.keys import parallel_signs
 from eagle3_interop.schemas.engines.release import Release
 from eagle3_interop.schemas.engines.releases import RELEASES
 
@@ -53,28 +53,49 @@ def see(engine: str, version: str, grid: Grid, *, kept: bool = False) -> dict[st
     Returns:
         By the name of the case; or the error that kept the release from running at all.
     """
-    cases = grid.of(engine)
-    plugin = [case for case in cases if engine == "sglang" and needs_plugin(config_of(case))]
-    stock = [case for case in cases if case not in plugin]
-    found = _see(engine, version, grid, stock, {}, kept=kept) if stock else {}
-    if isinstance(found, str) or not plugin:
-        return found
-    variables = trained.plugin_variables(grid.root)
-    more = _see(engine, version, grid, plugin, variables, kept=kept)
-    if isinstance(more, str):
-        if not (said := REFUSAL.search(more)):
-            return more
-        more = {case.name: Seen(FAILS, said[0]) for case in plugin}
-    return found | more
+    found: dict[str, Seen] = {}
+    by_how: dict[How, list[Case]] = {}
+    for case in grid.of(engine):
+        by_how.setdefault(How.of(engine, case), []).append(case)
+    for how, cases in by_how.items():
+        seen = _see(engine, version, grid, cases, how, kept=kept)
+        if isinstance(seen, str):
+            if not how.plugin or not (said := REFUSAL.search(seen)):
+                return seen
+            seen = {case.name: Seen(FAILS, said[0]) for case in cases}
+        found |= seen
+    return found
+
+
+@dataclass(frozen=True)
+class How:
+    """In which process a folder is run.
+
+    Attributes:
+        rig: a key of ``RIGS``.
+        plugin: with the plugin.
+    """
+
+    rig: str
+    plugin: bool = False
+
+    @classmethod
+    def of(cls, engine: str, case: Case) -> "How":
+        """What a folder needs."""
+        config = json.loads((case.folder / "config.json").read_text())
+        kind = "-latent" if "kv_lora_rank" in config else ""
+        if engine == "vllm" and parallel_signs(config):
+            kind = "-parallel"
+        return cls(f"{engine}-release{kind}", engine == "sglang" and needs_plugin(config))
+
+    @property
+    def script(self) -> Path:
+        """Of the rig."""
+        return HERE / run_engine.RIGS[self.rig].script
 
 
 REFUSAL = re.compile(r"UntestedSGLangError: .*")
 """The plugin stops an SGLang that it was not run with, before anything is loaded."""
-
-
-def config_of(case: Case) -> dict[str, Any]:
-    """The config.json of a folder."""
-    return json.loads((case.folder / "config.json").read_text())
 
 
 def _see(
@@ -82,14 +103,15 @@ def _see(
     version: str,
     grid: Grid,
     cases: Sequence[Case],
-    variables: Mapping[str, str],
+    how: How,
     *,
     kept: bool,
 ) -> dict[str, Seen] | str:
-    """One process of a release, with further variables; a ``PYTHONPATH`` comes after the release."""
+    """One process of a release."""
+    variables = trained.plugin_variables(grid.root) if how.plugin else {}
     kept_in = build_env.environments_home() / "releases" / "seen" / f"{engine}-{version}"
     kept_in.mkdir(parents=True, exist_ok=True)
-    stems = {case.name: kept_in / _digest(engine, case, grid, variables) for case in cases}
+    stems = {case.name: kept_in / _digest(engine, case, grid, how) for case in cases}
     missing = [
         case for case in cases if not kept or not stems[case.name].with_suffix(".json").exists()
     ]
@@ -107,7 +129,7 @@ def _see(
         needed = {"PYTHONPATH": os.pathsep.join(path), "EAGLE3_ABSENT": ABSENT[engine]}
         try:
             found = run_engine.run_engine(
-                f"{engine}-release", request, variables={**variables, **needed}, timeout_s=1800
+                how.rig, request, variables={**variables, **needed}, timeout_s=1800
             )
         except run_engine.EngineError as error:
             return str(error)
@@ -120,10 +142,13 @@ ABSENT = {"vllm": "gguf diskcache", "sglang": "triton torchvision torchaudio sgl
 """What a release imports and its environment, today's, has not."""
 
 
-def _digest(engine: str, case: Case, grid: Grid, variables: Mapping[str, str]) -> str:
+def _digest(engine: str, case: Case, grid: Grid, how: How) -> str:
     """Of all that decides what is seen of a case."""
-    found = hashlib.sha256("".join(sorted(variables)).encode())
+    given = sorted(trained.plugin_variables(grid.root)) if how.plugin else []
+    found = hashlib.sha256("".join(given).encode())
     sources = [HERE / f"{engine}_release.py", HERE / "draft_steps.py", case.inputs]
+    if how.script not in sources:
+        sources.append(how.script)
     for folder in (case.folder, grid.target):
         sources += [folder / "config.json", folder / "model.safetensors"]
     for path in sources:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import build_env
 import release_seen
-import release_trained
 import run_engine
 import trained
 import wheels
@@ -21,9 +21,11 @@ from release_rows import NOT_WHOLE, WHOLE
 from release_seen import SAME
 
 from eagle3_interop.convert.serve.sglang_configs import needs_plugin
+from eagle3_interop.schemas.dialects.keys import parallel_signs
 
-DRAFTS = ("plain", "fc_norm", "four_taps", "qwen3", "library_defaults")
-"""The one that nearly every release runs, and those of the features that tell releases apart."""
+PARALLEL = "peagle"
+DRAFTS = ("plain", "fc_norm", "four_taps", "qwen3", "library_defaults", PARALLEL)
+"""The one that nearly every release runs, those of the features that tell releases apart, and a P-EAGLE one."""
 
 EQUAL, OTHER, STOPPED = "equal", "other", "stopped"
 
@@ -41,34 +43,34 @@ def run(root: Path, engines: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     root.mkdir()
     found: dict[str, Any] = {}
     failed: list[str] = []
-    for engine in (one for one in WHOLE if one in engines):
+    for engine in engines:
         found[engine] = {}
         for version in (*NOT_WHOLE[engine], *WHOLE[engine]):
-            title = f"{TITLES[engine]} {version}"
-            drafts = DRAFTS if version in WHOLE[engine] else DRAFTS[:1]
             cells = {
                 name: counted(engine, version, name, folder, root)
-                for name, folder in right(engine, version, drafts, root)
+                for name, folder in right(engine, version, root)
             }
             found[engine][version] = cells
-            if version in WHOLE[engine]:
-                failed += [
-                    f"{title}, {name}: {cell}"
-                    for name, cell in cells.items()
-                    if cell["state"] != EQUAL
-                ]
+            title = f"{TITLES[engine]} {version}"
+            for name, cell in cells.items():
+                if version in WHOLE[engine] and cell["state"] != EQUAL:
+                    failed.append(f"{title}, whole, {name}: {cell}")
             print(f"{title}, whole: {len(cells)} trained drafts", flush=True)
     return found, failed
 
 
-def right(
-    engine: str, version: str, drafts: Sequence[str], root: Path
-) -> Iterator[tuple[str, Path]]:
-    """The drafts that a release runs right by its rules, as a conversion writes them for it."""
+def source(name: str) -> Path:
+    """The folder that speculators wrote."""
+    return trained.DATA / "parallel" / name if name == PARALLEL else trained.source(name)
+
+
+def right(engine: str, version: str, root: Path) -> Iterator[tuple[str, Path]]:
+    """The drafts that a release runs right by its rules, converted; of one that stops, the first."""
     rules = release_seen.rules_of(engine, version)
-    for name in drafts:
-        one = release_trained.Asked(name, engine, release_trained.CONVERTED, "newest", version)
-        folder = one.folder(root / "converted")
+    for name in DRAFTS if version in WHOLE[engine] else DRAFTS[:1]:
+        if engine == "sglang" and name == PARALLEL:
+            continue  # refused: SGLang drafts token by token
+        folder = trained.convert(source(name), engine, root)
         case = Case(name, engine, folder, root / "none")
         if release_seen.predict(case, Grid(root, trained.TARGET, [case]), rules).verdict == SAME:
             yield name, folder
@@ -76,20 +78,19 @@ def right(
 
 def counted(engine: str, version: str, name: str, folder: Path, root: Path) -> dict[str, str]:
     """What one release counted of one draft, beside what the reference counts; or why it stopped."""
-    wanted = trained.expected(trained.source(name), "speculators")
+    wanted = trained.expected(source(name), "speculators")
+    note = NOT_WHOLE[engine].get(version, "")
     try:
         found = generate(engine, version, folder, root)
     except run_engine.EngineError as error:
-        return {"state": STOPPED, "detail": reason(str(error))}
+        return {"state": STOPPED, "detail": reason(str(error)), "note": note}
     if not trained.wrote_the_targets_text(found):
-        detail = "it wrote another text than the target does"
-        return {"state": STOPPED, "detail": detail}
-    state = EQUAL if trained.same(found, wanted) else OTHER
+        detail = "it writes another text than the target alone"
+        return {"state": STOPPED, "detail": detail, "note": note}
     figures = trained.figures(found)
-    return {
-        "state": state,
-        "detail": figures if state == EQUAL else f"{figures} for {trained.figures(wanted)}",
-    }
+    if trained.same(found, wanted):
+        return {"state": EQUAL, "detail": figures}
+    return {"state": OTHER, "detail": f"{figures} for {trained.figures(wanted)}"}
 
 
 def reason(log: str) -> str:
@@ -101,11 +102,16 @@ def reason(log: str) -> str:
 
 def generate(engine: str, version: str, folder: Path, scratch: Path) -> dict[str, Any]:
     """A run of one release, with the plugin where the folder needs it."""
-    path = [wheels.path_of(engine, version, compiled=engine == "vllm")]
-    variables: dict[str, str] = {}
-    if engine == "sglang" and needs_plugin(json.loads((folder / "config.json").read_text())):
+    config = json.loads((folder / "config.json").read_text())
+    path, variables = [], {}
+    if version != build_env.version_of(engine):
+        path.append(wheels.path_of(engine, version, compiled=engine == "vllm"))
+    if engine == "sglang" and needs_plugin(config):
         variables = trained.plugin_variables(scratch)
         path.append(variables["PYTHONPATH"])
     variables["PYTHONPATH"] = os.pathsep.join(path)
     request = trained.generation(folder)
+    if parallel_signs(config):
+        asked = {"method": "eagle3", "model": str(folder), "num_speculative_tokens": 4}
+        request["engine_args"] = {"speculative_config": asked | {"parallel_drafting": True}}
     return run_engine.run_engine(engine, request, variables=variables, timeout_s=600)

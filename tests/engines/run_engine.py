@@ -69,7 +69,14 @@ RIGS = {
     "vllm-flags": Rig("vllm", "vllm_flags.py", VLLM),
     "sglang-flags": Rig("sglang", "sglang_flags.py", SGLANG),
     "vllm-release": Rig("vllm", "vllm_release.py", VLLM | {"PYTHONPATH": str(HERE / "stubs")}),
+    "vllm-release-latent": Rig(
+        "vllm", "vllm_release_latent.py", VLLM | {"PYTHONPATH": str(HERE / "stubs")}
+    ),
+    "vllm-release-parallel": Rig(
+        "vllm", "vllm_release_parallel.py", VLLM | {"PYTHONPATH": str(HERE / "stubs")}
+    ),
     "sglang-release": Rig("sglang", "sglang_release.py", SGLANG),
+    "sglang-release-latent": Rig("sglang", "sglang_release_latent.py", SGLANG),
     "speculators-class": Rig("speculators", "speculators_class.py"),
 }
 
