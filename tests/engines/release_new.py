@@ -45,7 +45,7 @@ def new(
     powers, left = {}, changed
     for power, now in powers_of(changed).items():
         tried = left_by({**powers, power: now})
-        if len(tried) < len(left):  # another cell may have changed for another reason
+        if len(tried) <= len(left):  # else its row changed for another reason
             powers, left = {**powers, power: now}, tried
     name = "_".join((engine.upper(), *version.split(".")))
     old = "_".join((engine.upper(), *last.since.split(".")))

@@ -5,7 +5,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from release_rows import FORM_TITLES, FORMS, ROWS, VERSIONS
+from release_rows import FORM_TITLES, FORMS, NOT_WHOLE, ROWS, VERSIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = Path(__file__).resolve().parent / "releases.json"
@@ -40,8 +40,17 @@ def save(section: str, found: dict[str, Any], *, merged: bool = False) -> None:
         entries[name] = {**entries.get(name, {}), **entry} if merged else entry
     if section in VERSIONS:
         known[section] = {name: entries[name] for name in VERSIONS[section] if name in entries}
-    RESULTS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+    RESULTS.write_text(_dumped(known) + "\n")
     PAGE.write_text(page(known))
+
+
+def _dumped(value: Any, indent: str = "") -> str:
+    """JSON, a cell a line."""
+    if not isinstance(value, dict) or not any(isinstance(x, dict) for x in value.values()):
+        return json.dumps(value, sort_keys=True)
+    inner = f"{indent} "
+    lines = (f"{inner}{json.dumps(k)}: {_dumped(value[k], inner)}" for k in sorted(value))
+    return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
 
 
 def page(known: dict[str, Any]) -> str:
@@ -175,7 +184,8 @@ def whole(known: dict[str, Any]) -> list[str]:
         lines += ["|---" * (len(drafts) + 1) + "|"]
         for version in sorted(known[engine], key=_numbers):
             cells = known[engine][version]
-            told = [_counted(cells.get(name)) for name in drafts]
+            note = NOT_WHOLE[engine].get(version, "")
+            told = [_counted(cells.get(name), note) for name in drafts]
             lines.append(f"| {version} | " + " | ".join(told) + " |")
     return lines
 
@@ -184,10 +194,10 @@ def _numbers(version: str) -> list[int]:
     return [int(part) for part in version.split(".")]
 
 
-def _counted(found: dict[str, str] | None) -> str:
+def _counted(found: dict[str, str] | None, note: str) -> str:
     if found is None:
         return ""
-    marks = {"equal": "", "other": "**OTHER**: ", "stopped": f"does not run, {found.get('note')}: "}
+    marks = {"equal": "", "other": "**OTHER**: ", "stopped": f"does not run; {note}: "}
     return marks[found["state"]] + found["detail"].replace("|", "\\|")
 
 

@@ -13,6 +13,7 @@ from eagle3_interop.convert.cli import app
 
 sys.path.insert(0, str(Path(__file__).parent))
 release_page = importlib.import_module("release_page")
+release_rows = importlib.import_module("release_rows")
 release_trained = importlib.import_module("release_trained")
 
 KNOWN = json.loads(release_page.RESULTS.read_text())
@@ -23,6 +24,24 @@ ENGINES = ("vllm", "sglang")
 
 def test_the_page_is_what_the_runs_found() -> None:
     assert release_page.PAGE.read_text() == release_page.page(KNOWN)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_release_was_run_on_the_same_folders(engine: str) -> None:
+    assert set(KNOWN[engine]) == set(release_rows.VERSIONS[engine])
+    rows = {frozenset(found) for found in KNOWN[engine].values()}
+    assert len(rows) == 1
+    assert {name.rpartition(" (")[0] for name in next(iter(rows))} <= set(release_rows.ROWS)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_whole_engines_count_as_the_reference_does(engine: str) -> None:
+    found = KNOWN["whole"][engine]
+    for version in release_rows.WHOLE[engine]:
+        assert found[version]
+        assert {cell["state"] for cell in found[version].values()} == {"equal"}, version
+    for version in release_rows.NOT_WHOLE[engine]:
+        assert {cell["state"] for cell in found[version].values()} == {"stopped"}, version
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -42,7 +61,7 @@ def test_every_folder_did_in_every_release_what_the_rules_said(engine: str) -> N
 def test_no_release_before_a_feature_was_seen_to_run_it(
     engine: str, last: str, rows: tuple[str, ...]
 ) -> None:
-    versions = list(KNOWN[engine])
+    versions = release_rows.VERSIONS[engine]
     for version in versions[: versions.index(last) + 1]:
         seen = {name: cell["seen"] for name, cell in KNOWN[engine][version].items()}
         told = [state for name, state in seen.items() if name.rpartition(" (")[0] in rows]

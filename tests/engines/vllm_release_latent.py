@@ -9,8 +9,12 @@ from typing import Any
 import draft_steps
 import torch
 import vllm_release
-from vllm.model_executor.layers.attention import mla_attention
-from vllm.model_executor.layers.attention.mla_attention import MLAAttention
+
+try:
+    from vllm.model_executor.layers.attention import mla_attention
+    from vllm.model_executor.layers.attention.mla_attention import MLAAttention
+except ImportError:  # no draft class with it
+    mla_attention = MLAAttention = None
 
 
 class Attention(draft_steps.DraftAttention):
@@ -45,7 +49,7 @@ class Backend(vllm_release.Absent):
 
 
 def expand(
-    layer: MLAAttention,
+    layer: Any,
     query: torch.Tensor,
     latent: torch.Tensor,
     rotated: torch.Tensor,
@@ -63,8 +67,9 @@ def expand(
 
 if __name__ == "__main__":
     draft_steps.DraftAttention = Attention
-    mla_attention.get_attn_backend = lambda *_, **__: Backend()
-    mla_attention.get_mla_prefill_backend = lambda *_, **__: Kernel
-    MLAAttention.forward = expand
-    MLAAttention.process_weights_after_loading = lambda *_, **__: None
+    if MLAAttention is not None:
+        mla_attention.get_attn_backend = lambda *_, **__: Backend()
+        mla_attention.get_mla_prefill_backend = lambda *_, **__: Kernel
+        MLAAttention.forward = expand
+        MLAAttention.process_weights_after_loading = lambda *_, **__: None
     sys.exit(vllm_release.main())
