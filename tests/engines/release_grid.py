@@ -123,7 +123,8 @@ class Grid:
 
     def means_as(self, case: Case, source: Case) -> None:
         """Let a folder mean the network of another one, which it was made from."""
-        self._sources[case.folder] = source
+        if source.folder != case.folder:
+            self._sources[case.folder] = source
 
     def reference(self, case: Case, draft: Draft) -> np.ndarray[Any, Any]:
         """The reference's logits of a network with the folder's weights, as `logits_of` orders them."""
