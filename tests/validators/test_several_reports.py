@@ -213,7 +213,7 @@ def test_another_number_of_draft_tokens_is_a_setting():
 
 
 def test_of_reports_without_digests_it_cannot_be_told():
-    old = changed(made((6, 8, 10)), texts=None, target={"path": "org/t"})
+    old = changed(made((6, 8, 10)), target={"path": "org/t"}, texts={})
     found = put(made(), old)
     assert [(one.what, one.certain) for one in found.obstacles[1]] == [
         ("texts", False),
@@ -232,14 +232,14 @@ def test_of_reports_without_digests_it_cannot_be_told():
     ],
 )
 def test_reports_without_a_digest_of_texts_may_still_be_surely_of_others(change, word):
-    old = changed(made(), texts=None)
+    old = changed(made(), texts={})
     (one,) = put(old, changed(old, **change)).obstacles[1]
     assert (one.what, one.certain) == ("texts", True)
     assert word in one.message
 
 
 def test_recorded_prompts_are_told_as_token_ids_which_proves_nothing():
-    old = changed(made(), texts=None)
+    old = changed(made(), texts={})
     recorded = changed(old, streams="folder", prompts={"sha256": "q"})
     assert told(old, recorded) == [("texts", False)]
 
@@ -387,6 +387,24 @@ def test_a_file_that_is_no_report_is_refused(tmp_path, content):
     assert one["where"] == str(wrong)
 
 
+@pytest.mark.parametrize("wrong", [7, "x", [], [1], {"sha256": 7}, {"digest": 7}, {"path": []}])
+@pytest.mark.parametrize("key", sorted(made().environment))
+def test_no_environment_ends_in_a_traceback(tmp_path, key, wrong):
+    report = changed(made(), **{key: wrong})
+    for pair in ((made(), report), (report, made())):
+        result = run(*saved(tmp_path, *pair), "--json", "-")
+        assert result.exit_code in (0, 3), result.output
+        assert isinstance(result.exception, SystemExit | None)
+
+
+def test_counters_that_no_validation_writes_give_numbers_or_nothing(tmp_path):
+    rows = tuple(PromptRow(steps=n, accepted=5, per_position=(5, 0, 0)) for n in (-10, 0, 10))
+    odd = made().model_copy(update={"prompts": rows})
+    result = run(*saved(tmp_path, made(), odd), "--json", "-")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["rows"][1]["difference"]["prompts"] == 1
+
+
 def test_wrong_usage(tmp_path):
     (path,) = saved(tmp_path, made())
     assert run(tmp_path / "none.json").exit_code == 2
@@ -394,6 +412,7 @@ def test_wrong_usage(tmp_path):
     assert run(path, "--csv", path).exit_code == 2, "it would be written on a report"
     assert run(path, "--csv", tmp_path / "none" / "o.csv").exit_code == 2
     assert run("--json", "-").exit_code == 2
+    assert run(path, "--csv", "-").exit_code == 2
 
 
 def test_nothing_heavy_is_imported(tmp_path):

@@ -11,6 +11,7 @@ import torch
 from eagle3_interop.convert import api
 from eagle3_interop.convert.decide.dequantising import dequantised
 from eagle3_interop.convert.decide.loaded import Loaded
+from eagle3_interop.convert.read.folders import local_folder
 from eagle3_interop.convert.read.tokenizers import compared as compared_tokenizers
 from eagle3_interop.schemas.draft import Draft
 from eagle3_interop.schemas.engines.releases import newest
@@ -262,7 +263,7 @@ def _order(
 
 def _tokenizer(request: Request) -> Any:  # noqa: ANN401
     """The target's; beside recordings, which are token ids, none is fetched from the Hub only to show texts."""
-    if request.streams is not None and not Path(request.target).is_dir():
+    if request.streams is not None and local_folder(request.target) is None:
         return None
     path = provenance.target_folder(request.target)
     return load_tokenizer(path, trust_remote_code=request.trust_remote_code)

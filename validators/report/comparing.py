@@ -1,18 +1,81 @@
 """Reports put side by side: every draft and setting a row, and what keeps two from being compared."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from eagle3_interop.convert.read.strict_json import MAX_JSON_BYTES, parse_object
 from eagle3_interop.schemas.comparison import Comparison, ComparisonRow, Difference, Obstacle
-from eagle3_interop.schemas.findings import Refused, Unavailable, Usage, finding
+from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage, finding
 from eagle3_interop.schemas.intervals import paired_difference, swapped_p_value
 from eagle3_interop.schemas.report import AcceptanceReport, Report
 from eagle3_interop.validators.report.terminal import drafted
+
+
+class _Named(BaseModel):
+    path: str = ""
+
+
+class _Digest(BaseModel):
+    config: str | None = None
+    headers: str | None = None
+    weights: dict[str, str] = {}
+
+
+class _Target(_Named):
+    digest: _Digest | None = None
+
+
+class _Digested(BaseModel):
+    sha256: str | None = None
+
+
+class _Environment(BaseModel):
+    """What a comparison uses of a report's environment."""
+
+    draft: _Named = _Named()
+    target: _Target = _Target()
+    dtype: str = ""
+    prompts: _Digested = _Digested()
+    texts: _Digested = _Digested()
+    streams: str | None = None
+    max_new_tokens: int | None = None
+    end_of_sequence: str | None = None
+    seed: int = 0
+    platform: str | None = None
+    device: str | None = None
+
+
+@dataclass(frozen=True)
+class _Side:
+    """A report with its environment.
+
+    Attributes:
+        file: it came from.
+        report: itself.
+        environment: of it.
+    """
+
+    file: str
+    report: Report
+    environment: _Environment
+
+    @classmethod
+    def of(cls, file: str, report: Report) -> "_Side":
+        try:
+            return cls(file, report, _Environment.model_validate(report.environment))
+        except ValidationError as error:
+            raise Refused([_no_report(file, error, "environment.")]) from error
+
+
+def _no_report(file: object, error: ValidationError, part: str = "") -> Finding:
+    first = error.errors(include_url=False)[0]
+    key = part + (".".join(map(str, first["loc"])) or "the file")
+    return finding("not-a-report", file, f"{key}: {first['msg']}.")
 
 
 def read_report(path: Path) -> Report:
@@ -34,9 +97,7 @@ def read_report(path: Path) -> Report:
     try:
         return Report.model_validate(told)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(map(str, first["loc"])) or "the file"
-        raise Refused([finding("not-a-report", path, f"{key}: {first['msg']}.")]) from error
+        raise Refused([_no_report(path, error)]) from error
 
 
 def compare(reports: Sequence[tuple[str, Report]]) -> Comparison:
@@ -44,30 +105,31 @@ def compare(reports: Sequence[tuple[str, Report]]) -> Comparison:
 
     Args:
         reports: names and reports, at least one.
+
+    Raises:
+        Refused: the environment of one is none that a validation writes.
     """
-    first = reports[0][1]
+    sides = [_Side.of(file, report) for file, report in reports]
     rows: list[ComparisonRow] = []
     told: dict[int, tuple[Obstacle, ...]] = {}
-    for number, (file, report) in enumerate(reports):
-        found = tuple(obstacles(first, report)) if number else ()
+    for number, side in enumerate(sides):
+        found = tuple(_obstacles(sides[0], side)) if number else ()
         if found:
             told[number] = found
         surely = any(one.certain for one in found)
-        difference = None if number == 0 or surely else against(first, report)
-        rows += _rows(number, file, report, difference)
+        difference = None if number == 0 or surely else _against(sides[0], side)
+        rows += _rows(number, side, difference)
     return Comparison(rows=tuple(rows), obstacles=told)
 
 
-def _rows(
-    number: int, file: str, report: Report, difference: Difference | None
-) -> Iterator[ComparisonRow]:
-    environment = report.environment
+def _rows(number: int, side: _Side, difference: Difference | None) -> Iterator[ComparisonRow]:
+    report, environment = side.report, side.environment
     same = {
         "report": number,
-        "file": file,
-        "draft": _text(environment, "draft", "path"),
-        "target": _text(environment, "target", "path"),
-        "dtype": str(environment.get("dtype") or ""),
+        "file": side.file,
+        "draft": environment.draft.path,
+        "target": environment.target.path,
+        "dtype": environment.dtype,
         "verdict": _verdict(report),
     }
     if (ours := report.acceptance) is None:
@@ -103,100 +165,91 @@ def _verdict(report: Report) -> str:
     return report.verdict if report.gates else "measured"
 
 
-def _text(environment: dict[str, Any], part: str, key: str) -> str:
-    held = environment.get(part)
-    return str(held.get(key) or "") if isinstance(held, dict) else ""
-
-
-def against(first: Report, other: Report) -> Difference | None:
+def _against(first: _Side, other: _Side) -> Difference | None:
     """The accept lengths of two reports on the same texts, compared prompt by prompt."""
-    if first.prompts is None or other.prompts is None or len(first.prompts) != len(other.prompts):
+    ours, theirs = first.report.prompts, other.report.prompts
+    if ours is None or theirs is None or len(ours) != len(theirs):
         return None
-    both = zip(first.prompts, other.prompts, strict=True)
     # What one of them did not count is no pair: a stretch of a recording may be too short for its draft.
-    pairs = [(a, b) for a, b in both if a.steps and b.steps]
+    pairs = [(a, b) for a, b in zip(ours, theirs, strict=True) if a.steps > 0 and b.steps > 0]
     if not pairs:
         return None
-    ours, theirs = (
-        [(row.steps, row.accepted) for row in side] for side in zip(*pairs, strict=True)
-    )
-    difference, low, high = paired_difference(ours, theirs)
+    before, after = ([(x.steps, x.accepted) for x in side] for side in zip(*pairs, strict=True))
+    difference, low, high = paired_difference(before, after)
     return Difference(
         difference=difference,
         interval=(low, high) if isfinite(low) else None,
-        p_value=swapped_p_value(ours, theirs, int(first.environment.get("seed") or 0)),
+        p_value=swapped_p_value(before, after, first.environment.seed),
         prompts=len(pairs),
     )
 
 
-def obstacles(first: Report, other: Report) -> Iterator[Obstacle]:
+def _obstacles(first: _Side, other: _Side) -> Iterator[Obstacle]:
     """Why two reports cannot be compared, or cannot surely."""
-    sides = (first.environment, other.environment)
-    if first.acceptance is None or other.acceptance is None:
+    if first.report.acceptance is None or other.report.acceptance is None:
         return
-    yield from _texts(first, other)
-    targets: list[dict[str, Any] | None] = [
-        (side.get("target") or {}).get("digest") for side in sides
-    ]
+    yield from _texts(first.environment, other.environment)
+    targets = [side.environment.target.digest for side in (first, other)]
     if targets[0] is None or targets[1] is None:
         message = "it cannot be told whether the target is the same: a report has no digest of it"
         yield Obstacle(what="target", certain=False, message=message)
     elif name := _unlike(targets[0], targets[1]):
         yield Obstacle(what="target", certain=True, message=f"another target: {name} differs")
-    computed = [_dtypes(one) for one in (first, other)]
+    computed = [_dtypes(side) for side in (first, other)]
     if computed[0] != computed[1]:
         message = f"another dtype: {computed[1]}, and {computed[0]} in the first"
         yield Obstacle(what="dtype", certain=True, message=message)
-    if first.speed and other.speed:
-        makers = [_measured_by(one) for one in (first, other)]
+    if first.report.speed and other.report.speed:
+        makers = [_measured_by(side) for side in (first, other)]
         if makers[0] != makers[1]:
             message = f"its speed was measured by {makers[1]}, that of the first by {makers[0]}"
             yield Obstacle(what="speed", certain=False, message=message)
 
 
-def _measured_by(report: Report) -> str:
+def _measured_by(side: _Side) -> str:
     """The engine and the machine of its speed."""
-    engine = report.engine or {}
+    engine = side.report.engine or {}
     name = f"{engine.get('engine')} {engine.get('version')} ({engine.get('how')})"
-    return f"{name} on {report.environment.get('platform')}, {report.environment.get('device')}"
+    return f"{name} on {side.environment.platform}, {side.environment.device}"
 
 
-def _texts(first: Report, other: Report) -> Iterator[Obstacle]:
-    sides = (first.environment, other.environment)
-    digests = [(side.get("texts") or {}).get("sha256") for side in sides]
-    if all(digests):
-        if digests[0] != digests[1]:
-            yield Obstacle(what="texts", certain=True, message=f"other texts{_why(*sides)}")
-        return
-    live = not any(side.get("streams") for side in sides)
-    if why := _why(*sides) if live else "":
+def _texts(first: _Environment, other: _Environment) -> Iterator[Obstacle]:
+    """Whether the texts are others; what they came from tells it where their own digest is missing."""
+    why = _why(first, other)
+    if first.texts.sha256 and other.texts.sha256:
+        if first.texts.sha256 != other.texts.sha256:
+            yield Obstacle(what="texts", certain=True, message=f"other texts{why}")
+    elif why and not (first.streams or other.streams):
         yield Obstacle(what="texts", certain=True, message=f"other texts{why}")
-        return
-    message = "it cannot be told whether the texts are the same: a report has no digest of them"
-    yield Obstacle(what="texts", certain=False, message=message)
+    else:
+        message = "it cannot be told whether the texts are the same: a report has no digest of them"
+        yield Obstacle(what="texts", certain=False, message=message)
 
 
-def _why(first: dict[str, Any], other: dict[str, Any]) -> str:
-    """What the texts came from differs, in words; nothing where that is not what makes them differ."""
-    prompts = [(side.get("prompts") or {}).get("sha256") for side in (first, other)]
-    names = ["the prompts"] if prompts[0] != prompts[1] else []
-    keys = {"max_new_tokens": "--max-new-tokens", "end_of_sequence": "--stop-at-eos"}
-    names += [word for key, word in keys.items() if first.get(key) != other.get(key)]
-    return f" (not the same: {', '.join(names)})" if names else ""
+def _why(first: _Environment, other: _Environment) -> str:
+    """What texts come from and is not the same, in words; recordings have prompts of token ids, which say nothing."""
+    told = {
+        "the prompts": not (first.streams or other.streams)
+        and first.prompts.sha256 != other.prompts.sha256,
+        "--max-new-tokens": first.max_new_tokens != other.max_new_tokens,
+        "--stop-at-eos": first.end_of_sequence != other.end_of_sequence,
+    }
+    names = ", ".join(name for name, differs in told.items() if differs)
+    return f" (not the same: {names})" if names else ""
 
 
-def _unlike(first: dict[str, Any], other: dict[str, Any]) -> str:
+def _unlike(first: _Digest, other: _Digest) -> str:
     """The first part of two digests of a target that differs; of weights, those that both have."""
-    for name in ("config", "headers"):
-        if first.get(name) != other.get(name):
-            return {"config": "config.json", "headers": "the headers of its tensors"}[name]
-    weights = [side.get("weights") or {} for side in (first, other)]
-    shared = weights[0].keys() & weights[1].keys()
-    return next((name for name in sorted(shared) if weights[0][name] != weights[1][name]), "")
+    if first.config != other.config:
+        return "config.json"
+    if first.headers != other.headers:
+        return "the headers of its tensors"
+    shared = sorted(first.weights.keys() & other.weights.keys())
+    return next((name for name in shared if first.weights[name] != other.weights[name]), "")
 
 
-def _dtypes(report: Report) -> str:
+def _dtypes(side: _Side) -> str:
     """In what both networks ran, and in what hidden states were recorded."""
-    computed = str(report.environment.get("dtype"))
-    recorded = report.streams.dtype if report.streams else computed
+    computed, streams = side.environment.dtype, side.report.streams
+    recorded = streams.dtype if streams else computed
     return computed if recorded == computed else f"{computed} on recorded {recorded}"
