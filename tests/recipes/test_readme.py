@@ -29,11 +29,13 @@ def blocks(section, language="bash"):
 
 @pytest.fixture
 def workshop(tmp_path):
-    """An empty folder with the repository's data in its place, and this project's commands."""
+    """An empty folder with the repository's data in its place, this project's commands and its Python."""
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "data").symlink_to(ROOT / "tests" / "data")
     commands = tmp_path / "bin"
     commands.mkdir()
+    (commands / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (commands / "python").chmod(0o755)
     for name, target in SCRIPTS.items():
         module, _, function = target.partition(":")
         code = f"from {module} import {function}\n{function}()\n"
