@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from eagle3_interop.convert import api
 from eagle3_interop.schemas.findings import Unavailable, Usage
 from eagle3_interop.validators.diagnose import run as orchestration
+from eagle3_interop.validators.diagnose import verdict
 from eagle3_interop.validators.diagnose.rewire import Rewritten, write_wiring
 from eagle3_interop.validators.diagnose.run import answer, prepare
 from eagle3_interop.validators.diagnose.scoring import Evaluator
@@ -382,6 +383,7 @@ def test_what_makes_no_difference_is_named_once_and_is_no_row(evaluators):
 @pytest.fixture
 def _one_target(monkeypatch, pair):
     monkeypatch.setattr(orchestration, "load_target", lambda *_: pair[0])
+    monkeypatch.setattr(type(pair[0]), "release_layers", lambda _: None)  # others need them yet
 
 
 @pytest.mark.usefixtures("_one_target")
@@ -612,3 +614,32 @@ def test_help_imports_no_torch():
         "sys.exit(sum(name in sys.modules for name in ('torch', 'transformers', 'matplotlib')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# What it costs.
+
+
+def test_the_work_of_a_comparison_is_that_of_paper(evaluators):
+    """Each position runs through fc and the layer once, each start through layer and head at four depths."""
+    evaluator = evaluators("plain")
+    width, mlp, vocabulary = 128, 192, 512
+    fc = 3 * width * width
+    attention = 2 * width * (128 + 2 * 64) + 128 * width
+    layer = fc + attention + 3 * width * mlp + 4 * width
+    starts = sum(len(text.starts) for text in evaluator.streams.texts)
+    head = vocabulary * width
+    wanted = evaluator.streams.count * layer + starts * 4 * (layer + head)
+    assert evaluator.work == pytest.approx(wanted, rel=0.01)
+
+
+def test_of_a_draft_that_takes_much_work_fewer_wirings_are_compared(evaluators, monkeypatch):
+    """Those that look equal and were not compared are counted."""
+    evaluator = evaluators("norm_before_residual")
+    whole = diagnose(evaluator)
+    monkeypatch.setattr(verdict, "WORK", 0)
+    monkeypatch.setattr(verdict, "SHOWN", 0)
+    short = diagnose(evaluator)
+    assert len(short.candidates) <= 4 < len(whole.candidates)
+    assert whole.uncompared == 0
+    assert short.report()["uncompared"] == short.uncompared > 0
+    assert short.verdict == whole.verdict

@@ -326,3 +326,16 @@ def test_a_target_bigger_than_memory_is_streamed(tmp_path):
     assert streamed == "True"
     assert found.strip() == str(best)
     assert int(peak) < size / 2, (peak, size)
+
+
+def test_a_target_without_its_layers_keeps_head_tables_and_depth():
+    """What was captured of the layers is all that a search still asks for."""
+    target = Target(make_model(LlamaConfig(**HEADS)))
+    hidden = torch.randn(2, target.hidden_size)
+    with torch.no_grad():
+        before = target.logits(hidden)
+        target.release_layers()
+        assert torch.equal(target.logits(hidden), before)
+    assert all(x.device.type == "meta" for layer in target.layers for x in layer.parameters())
+    assert target.depth == DEPTH
+    assert target.tables().embeddings.device.type == "cpu"

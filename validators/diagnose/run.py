@@ -120,6 +120,8 @@ def run(
     began = time.monotonic()
     with enough_memory("fewer prompts"):
         prepared = prepare(request, watch=watch)
+        if isinstance(prepared.target, Target):
+            prepared.target.release_layers()
         left = None if budget is None else max(0.0, budget - (time.monotonic() - began))
         with (searching or (lambda: unwatched("", 0)))() as progress:
             diagnosis = diagnose(

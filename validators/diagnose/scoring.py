@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from eagle3_interop.schemas.intervals import paired_interval, ratio_interval
+from eagle3_interop.schemas.parameters import shapes
 from eagle3_interop.validators.accept.acceptance import walk
 from eagle3_interop.validators.accept.drafting import CHUNK, Batch, draft_steps
 from eagle3_interop.validators.diagnose.wiring import Subject, Wired, Wiring
@@ -37,6 +38,12 @@ DEPTHS = 4
 
 SIEVE_STARTS = 640
 """Start positions of the sieve; its texts lie first."""
+
+TOGETHER = 4096
+"""Tokens that a draft runs over at once."""
+
+WIDE = 256
+"""Positions whose logits over the target's whole vocabulary exist at once."""
 
 HEAT = 4
 """The sieve's texts are scored in two heats, the first one of this part of them."""
@@ -196,9 +203,9 @@ def _cut(counts: Sequence[int]) -> list[Tensor]:
 
 
 def sheets(streams: Streams, indices: Sequence[int], device: torch.device) -> list[Sheet]:
-    """Batches of these texts, of about as many tokens as `drafting` takes at once."""
+    """Batches of these texts, of so many tokens."""
     order = sorted(indices, key=lambda i: len(streams.texts[i]))
-    groups = pack([len(streams.texts[i]) for i in order], 8192)
+    groups = pack([len(streams.texts[i]) for i in order], TOGETHER)
     return [_sheet(streams, [order[i] for i in group], device) for group in groups]
 
 
@@ -261,6 +268,19 @@ class Evaluator:
         self._sieve: dict[Wiring, float] = {}
         self._deep: dict[Wiring, float] = {}
         self._results: dict[Wiring, Result] = {}
+
+    @property
+    def work(self) -> float:
+        """Multiplications of scoring a wiring on all texts, roughly: each position once, each start at every depth."""
+        draft = self.subject.draft
+        head = draft.vocabulary.draft_size * draft.hidden_size
+        tables = ("embed_tokens.weight", "lm_head.weight", "d2t", "t2d")
+        sizes = {
+            name: math.prod(shape) for name, shape in shapes(draft).items() if name not in tables
+        }
+        layers = sum(sizes.values())
+        starts = sum(len(text.starts) for text in self.streams.texts)
+        return self.streams.count * layers + starts * DEPTHS * (layers + head)
 
     @property
     def tried(self) -> set[Wiring]:
@@ -399,8 +419,8 @@ class Evaluator:
         """The target's probabilities over the draft's vocabulary, a chunk of positions at a time."""
         device = self.subject.weights.device
         size = self.subject.draft.vocabulary.draft_size
-        for first in range(0, count, CHUNK):
-            last = min(first + CHUNK, count)
+        for first in range(0, count, WIDE):
+            last = min(first + WIDE, count)
             logits = self.streams.likely(self._target, first, last).to(device)
             chosen = logits[:, :size] if ids is None else logits[:, ids.to(device)]
             yield first, chosen.softmax(dim=-1)

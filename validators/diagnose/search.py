@@ -170,12 +170,14 @@ class Search:
     def alike(self, best: Wiring) -> list[Wiring]:
         """What may not be told from a wiring: simpler ones, changes that hardly matter, several of them at once.
 
-        Changes that make no difference at all are looked for by `idle`: they would double all others.
+        Changes that make no difference at all are looked for by `idle`: they would double all others. Simpler ones
+        stand first, then changes, the least felt first.
         """
         limit, nothing = self.deep(best) + ALIKE, set(self.idle(best))
         simpler = [one for one in self._undone(best) if self._cost(one) < self._cost(best)]
         felt = [one for one in self._moves(best) if one not in nothing and self.deep(one) <= limit]
-        some = sorted(felt, key=self.deep)[:IDLE]
+        felt.sort(key=self.deep)
+        some = felt[:IDLE]
         groups = (group for size in (2, 3) for group in itertools.combinations(some, size))
         merged = [one for one in (_merged(best, group) for group in groups) if one is not None]
         merged.sort(key=self._cost)

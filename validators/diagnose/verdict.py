@@ -17,6 +17,9 @@ NO_MATCH = 1.1
 SHOWN = 10
 """Wirings that are scored on all texts, beside the configured one."""
 
+WORK = 4e12
+"""Multiplications that comparing wirings on all texts may take: of a large draft fewer are compared."""
+
 ROUNDS = 3
 """Times that the best is chosen: with each, what may be equal to it is compared as well."""
 
@@ -26,6 +29,9 @@ CHANCE = 0.05
 FEWEST = 6
 """Texts below which nothing is written: what all of them prefer, the next ones may not. All n texts lean to one side
 by chance with probability 2 ^ (1 - n)."""
+
+WEAK = 1.3
+"""Accept length below which a draft is right so seldom that its loss alone is not believed."""
 
 THIN = 0.1
 """Nats, over all depths, of a gain that is small, whatever its interval."""
@@ -47,6 +53,7 @@ class Diagnosis:
         equivalent: others that the texts cannot tell from it.
         idle: changes to it that make no difference at all.
         doubts: why the answer is to be believed less, in words, and what would settle it.
+        uncompared: wirings that may be equal to the best as well, and were not scored on all texts.
         candidates: all that were scored on all texts, the best first.
         tried: wirings scored at any level.
         constant: cross-entropy of the best draft that ignores its input, at depth 0.
@@ -67,6 +74,7 @@ class Diagnosis:
     untried: tuple[int, ...] = ()
     idle: tuple[Wiring, ...] = ()
     doubts: tuple[str, ...] = ()
+    uncompared: int = 0
 
     @property
     def texts(self) -> int:
@@ -100,6 +108,7 @@ class Diagnosis:
             "untried": list(self.untried),
             "idle": ["; ".join(one.changes(self.best.wiring)) for one in self.idle],
             "doubts": list(self.doubts),
+            "uncompared": self.uncompared,
         }
 
     def _entry(self, result: Result, seed: int) -> dict[str, Any]:
@@ -142,14 +151,18 @@ def diagnose(
     ranked = search.run()
     wirings = [configured, *ranked[: SHOWN + 1]]
     usual = evaluator.subject.usual
+    room, left = max(2 * (SHOWN + 2), int(WORK / evaluator.work)), 0
     for _ in range(ROUNDS):
         results = sorted(_results(evaluator, wirings, end), key=lambda one: one.score)
         mine = next(one for one in results if one.wiring == configured)
         best, equivalent = choose(results, mine, known, usual)
-        more = [] if best.accept_length <= NO_MATCH else _alike(search, best.wiring)
-        if set(more) <= set(wirings):
+        near = [] if best.accept_length <= NO_MATCH else _alike(search, best.wiring)
+        more = [one for one in near if one not in wirings]
+        taken = more[: max(0, room - len(wirings))]
+        left = len(more) - len(taken)
+        if not taken:
             break
-        wirings += more
+        wirings += taken
     constant = evaluator.constant_score()
     idle = _idle(search, best.wiring)
     return Diagnosis(
@@ -165,6 +178,7 @@ def diagnose(
         evaluator.streams.untried,
         tuple(idle),
         tuple(_doubts(best, mine if known else None, results)),
+        left,
     )
 
 
@@ -201,7 +215,8 @@ def choose(
     """The best wiring, and those that cannot be told from it.
 
     Of equals the configured one is best, else the one with the fewest changes and oddities, and of those the
-    one with the fewest oddities.
+    one with the fewest oddities. Where a weak draft's acceptance falls with it, the configured one stays: on texts
+    unlike those of the training, other layers can lower the loss of what it never gets right.
     """
     level = 1 - CHANCE / len(results)
     lowest = results[0]
@@ -210,6 +225,8 @@ def choose(
         best = configured
     else:
         best = min(equals, key=lambda one: _asks(one.wiring, configured.wiring, usual, one.score))
+    if known and best.accept_length < WEAK and not _confirmed(best, configured):
+        best = configured  # said among the doubts
     others = [one for one in results if one is not best and indistinguishable(one, best, level)]
     return best, others
 
@@ -229,30 +246,39 @@ def _doubts(best: Result, configured: Result | None, results: Sequence[Result]) 
         )
     if configured is None:
         return
-    if best is not configured:
-        gain, (low, high) = best.gain(configured), best.gain_interval(configured)
-        if not _confirmed(best, configured):
-            yield (
-                f"Cross-entropy prefers the best wiring by {gain:.2f} nats, acceptance does not: "
-                f"{best.accept_length:.2f} tokens a step against {configured.accept_length:.2f} as configured. {ENOUGH}"
-            )
-        elif best.lengthening(configured)[0] <= 0:
-            yield (
-                f"Acceptance cannot tell the two apart: {best.accept_length:.2f} tokens a step against "
-                f"{configured.accept_length:.2f} as configured. {ENOUGH}"
-            )
-        if gain < THIN or low <= 0:
-            yield f"The gain is small: {gain:.2f} nats ({low:.2f} to {high:.2f}). {ENOUGH}"
+    if best is configured:
+        yield from _passed_over(configured, results)
         return
+    gain, (low, high) = best.gain(configured), best.gain_interval(configured)
+    if not _confirmed(best, configured):
+        yield (
+            f"Cross-entropy prefers the best wiring by {gain:.2f} nats, acceptance does not: "
+            f"{best.accept_length:.2f} tokens a step against {configured.accept_length:.2f} as configured. {ENOUGH}"
+        )
+    elif best.lengthening(configured)[0] <= 0:
+        yield (
+            f"Acceptance cannot tell the two apart: {best.accept_length:.2f} tokens a step against "
+            f"{configured.accept_length:.2f} as configured. {ENOUGH}"
+        )
+    if gain < THIN or low <= 0:
+        yield f"The gain is small: {gain:.2f} nats ({low:.2f} to {high:.2f}). {ENOUGH}"
+
+
+def _passed_over(configured: Result, results: Sequence[Result]) -> Iterator[str]:
+    """A wiring that seems better by its loss, and why it was not taken."""
     lowest = results[0]
-    if lowest is not configured and lowest.gain(configured) >= EQUAL:
-        low, high = lowest.gain_interval(configured)
-        if low > 0:
-            changes = "; ".join(lowest.wiring.changes(configured.wiring))
-            yield (
-                f"{changes}: better by {lowest.gain(configured):.2f} nats ({low:.2f} to {high:.2f}), as the luckiest of "
-                f"{len(results)} wirings may seem by chance. {ENOUGH}"
-            )
+    gain, (low, high) = lowest.gain(configured), lowest.gain_interval(configured)
+    if lowest is configured or gain < EQUAL or low <= 0:
+        return
+    changes = "; ".join(lowest.wiring.changes(configured.wiring))
+    better = f"{changes}: better by {gain:.2f} nats ({low:.2f} to {high:.2f})"
+    if indistinguishable(lowest, configured, 1 - CHANCE / len(results)):
+        yield f"{better}, as the luckiest of {len(results)} wirings may seem by chance. {ENOUGH}"
+    else:
+        yield (
+            f"{better}, but acceptance falls with it: {lowest.accept_length:.2f} tokens a step against "
+            f"{configured.accept_length:.2f} as configured. {ENOUGH}"
+        )
 
 
 def _counted(texts: int) -> str:

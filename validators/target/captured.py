@@ -37,8 +37,11 @@ from eagle3_interop.validators.target.texts import Text
 MEMORY = 4 << 30
 """Bytes of streams that are kept in memory; beyond it they lie in a temporary folder."""
 
-PRODUCTS = 1 << 30
+PRODUCTS = 1 << 27
 """Bytes of fc's products that are kept."""
+
+AT_ONCE = 2048
+"""Tokens of a pass: all depths of it exist at once."""
 
 
 @dataclass
@@ -134,7 +137,7 @@ def capture(
     store = _Store(count, width, Path(folder.name) if folder else None)
     final = torch.empty(count, width, dtype=target.model.dtype)
     budget = max(1, memory // (places * width * 4))
-    for group in pack(lengths, min(8192, budget)):
+    for group in pack(lengths, min(AT_ONCE, budget)):
         rows = [[*texts[i].prompt, *texts[i].completion] for i in group]
         longest = max(map(len, rows))
         tokens = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows])

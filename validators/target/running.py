@@ -177,6 +177,15 @@ class Target:
         """`features` of the texts' first tokens."""
         return self.features(tokens, taps, final=final)
 
+    def release_layers(self) -> None:
+        """Give back the memory of the layers: what was captured of them is all that is still asked for.
+
+        Head, tables and the number of layers stay. Layers that a device map moves about are left alone.
+        """
+        for layer in self.layers:
+            if not any(hasattr(module, "_hf_hook") for module in layer.modules()):
+                layer.to("meta")
+
     def logits(self, final: Tensor) -> Tensor:
         """[..., V] float32 from the hidden state after the final norm; pass few positions at once.
 
