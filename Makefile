@@ -98,6 +98,7 @@ bench: smollm  ## Measure speed and memory side by side with cp and the speculat
 		$(BIN)/python benchmarks/bench_convert.py
 	$(BIN)/python benchmarks/bench_acceptance.py --vllm
 	$(BIN)/python benchmarks/bench_validate.py $(SMOL)
+	OMP_NUM_THREADS=2 $(BIN)/python benchmarks/bench_diagnose.py $(SMOL)
 	$(BIN)/python benchmarks/bench_streams.py --dtype bfloat16
 
 clean:  ## Remove what the targets made.
