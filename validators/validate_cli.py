@@ -130,19 +130,19 @@ def validate(
         ),
     ] = None,
     batch: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="LIST",
-            help="Texts at a time at which --engine or --server is timed, as 1,4,16.",
+            help="Texts at a time at which --engine or --server is timed, as 1,4,16 [1].",
         ),
-    ] = "1",
+    ] = None,
     speed: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--speed/--no-speed",
-            help="Time --engine or --server (an engine starts once more, without the draft).",
+            help="Time --engine or --server (an engine starts once more, without the draft) [--speed].",
         ),
-    ] = True,
+    ] = None,
     min_accept_length: Annotated[
         float | None,
         typer.Option(metavar="X", help="Gate: the smallest accept length that passes."),
@@ -207,10 +207,11 @@ def validate(
             trainer=trainer,
             allow=tuple(allow or ()),
             stream_taps=taps_of(stream_taps, "--stream-taps"),
-            speed=speed,
-            batches=_batches(batch),
+            speed=speed is not False,
+            batches=_batches(batch or "1"),
         )
         check_request(request)
+        _check_timing(batch, speed, engine or server)
         asked = (engine, engine_python, engine_arg or [], server, request.shape, baseline_server)
         check_options(*asked)
         check_alone(streams, engine or server)
@@ -267,6 +268,16 @@ def _shape(num_draft_tokens: int | None, tree: str | None) -> "Shape | None":
     if len(parts) != 3 or not all(re.fullmatch(r"\s*\d{1,9}\s*", part, re.ASCII) for part in parts):
         raise Usage(f"--tree {tree[:40]!r}: give STEPS,TOPK,TOKENS, such as 3,4,16.")
     return Shape(*map(int, parts)).checked()
+
+
+def _check_timing(batch: str | None, speed: bool | None, engine: str | None) -> None:
+    from eagle3_interop.schemas.findings import Usage
+
+    asked = "--batch" if batch is not None else "--speed" if speed else ""
+    if asked and engine is None:
+        raise Usage(f"{asked} is for an engine that is timed: give --engine or --server, too.")
+    if batch is not None and speed is False:
+        raise Usage("--batch says at which sizes to time, --no-speed not to: give one of them.")
 
 
 def _batches(text: str) -> tuple[int, ...]:

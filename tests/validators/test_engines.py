@@ -216,7 +216,7 @@ def prompts(tmp_path, world):
 def validate(prompts, *options, checkpoint=PLAIN):
     arguments = ["--target", TARGET, "--prompts", prompts, "--max-new-tokens", NEW_TOKENS]
     arguments += ["--device", "cpu", "--json", "-", *options]
-    if "--batch" not in options:
+    if not {"--batch", "--speed"} & set(options):
         arguments.append("--no-speed")
     return CliRunner().invoke(validate_cli.app, [str(x) for x in (checkpoint, *arguments)])
 
@@ -517,6 +517,9 @@ def test_a_plugin_that_is_not_installed_there(fake, world):
         (("--engine", "vllm", "--tree", "3,2,6"), "vLLM drafts chains only"),
         (("--engine", "vllm", "--engine-python", "/no/such"), "no such program"),
         (("--engine", "other"), "vllm"),
+        (("--batch", "1,4"), "give --engine or --server"),
+        (("--speed",), "give --engine or --server"),
+        (("--server", "http://localhost:1", "--no-speed", "--batch", "4"), "give one of them"),
         (("--server", "file:///etc/passwd"), "http://HOST:PORT"),
         (("--server", "http://me:secret@localhost"), "EAGLE3_SERVER_KEY"),
         (("--server", "http://localhost:99999"), "port"),
