@@ -9,7 +9,7 @@ from eagle3_interop.convert.write.places import check_apart, check_folder
 from eagle3_interop.schemas.findings import Unavailable, Usage
 from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.asking import check_alone, check_request, require_extra
-from eagle3_interop.validators.engines.options import check_options
+from eagle3_interop.validators.engines.options import check_options, check_timing
 from eagle3_interop.validators.prove.request import DIAGNOSED, Request
 from eagle3_interop.validators.record.wish import Wish
 from eagle3_interop.words import Dtype, Name
@@ -47,8 +47,8 @@ def validate(
     engine_args: Sequence[str] = (),
     server: str | None = None,
     baseline_server: str | None = None,
-    batches: Sequence[int] = (1,),
-    speed: bool = True,
+    batches: Sequence[int] | None = None,
+    speed: bool | None = None,
     min_accept_length: float | None = None,
     max_logit_diff: float | None = None,
     trust_remote_code: bool = False,
@@ -79,8 +79,8 @@ def validate(
         engine_args: its own arguments, each as ``name=value``.
         server: a gate: the same, by a running server.
         baseline_server: the same server without the draft, for the speed-up.
-        batches: texts at a time at which the engine is timed.
-        speed: time the engine; it starts once more, without the draft.
+        batches: texts at a time at which the engine is timed; 1, unless given.
+        speed: time the engine, which starts once more, without the draft; yes, unless given.
         min_accept_length: a gate.
         max_logit_diff: a gate, in place of rounding; needs ``against``.
         trust_remote_code: run Python files that come with the target.
@@ -118,10 +118,11 @@ def validate(
         stream_taps=None if stream_taps is None else tuple(stream_taps),
         trainer=trainer,
         allow=tuple(allow),
-        speed=speed,
-        batches=tuple(batches),
+        speed=speed is not False,
+        batches=(1,) if batches is None else tuple(batches),
     )
     check_request(request)
+    check_timing(speed, batches is not None, engine or server)
     asked = (
         engine,
         words.text(engine_python),

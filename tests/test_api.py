@@ -168,6 +168,8 @@ def test_record_and_diagnose_are_the_commands():
         lambda: eagle3_interop.validate("draft", "target", dtype="int3"),
         lambda: eagle3_interop.validate("draft", "target", num_draft_tokens=3, tree=(2, 2, 4)),
         lambda: eagle3_interop.validate("draft", "target", engine="none"),
+        lambda: eagle3_interop.validate("draft", "target", batches=(1, 4)),
+        lambda: eagle3_interop.validate("draft", "target", speed=True),
         lambda: eagle3_interop.diagnose("draft", "target", write="target"),
         lambda: eagle3_interop.record("target", "target"),
         lambda: eagle3_interop.report(),

@@ -180,7 +180,7 @@ def validate(
     with console.outcomes(refused):
         from eagle3_interop.convert.read.folders import hub_id
         from eagle3_interop.convert.write.places import check_files
-        from eagle3_interop.validators.engines.options import check_options
+        from eagle3_interop.validators.engines.options import check_options, check_timing
         from eagle3_interop.validators.prove.request import Request
 
         reads = (checkpoint, target, against, prompts, engine_python, streams)
@@ -211,7 +211,7 @@ def validate(
             batches=_batches(batch or "1"),
         )
         check_request(request)
-        _check_timing(batch, speed, engine or server)
+        check_timing(speed, batch is not None, engine or server)
         asked = (engine, engine_python, engine_arg or [], server, request.shape, baseline_server)
         check_options(*asked)
         check_alone(streams, engine or server)
@@ -268,16 +268,6 @@ def _shape(num_draft_tokens: int | None, tree: str | None) -> "Shape | None":
     if len(parts) != 3 or not all(re.fullmatch(r"\s*\d{1,9}\s*", part, re.ASCII) for part in parts):
         raise Usage(f"--tree {tree[:40]!r}: give STEPS,TOPK,TOKENS, such as 3,4,16.")
     return Shape(*map(int, parts)).checked()
-
-
-def _check_timing(batch: str | None, speed: bool | None, engine: str | None) -> None:
-    from eagle3_interop.schemas.findings import Usage
-
-    asked = "--batch" if batch is not None else "--speed" if speed else ""
-    if asked and engine is None:
-        raise Usage(f"{asked} is for an engine that is timed: give --engine or --server, too.")
-    if batch is not None and speed is False:
-        raise Usage("--batch says at which sizes to time, --no-speed not to: give one of them.")
 
 
 def _batches(text: str) -> tuple[int, ...]:

@@ -41,3 +41,21 @@ def check_options(
         raise Usage("vLLM drafts chains only: leave out --tree, or take --engine sglang.")
     if python is not None and shutil.which(local_path(python)) is None:
         raise Usage(f"--engine-python {python}: no such program{did_you_mean(python)}")
+
+
+def check_timing(speed: bool | None, batches: bool, engine: str | None) -> None:
+    """Refuse words about a timing that is not done.
+
+    Args:
+        speed: ``--speed``, ``--no-speed`` or neither.
+        batches: ``--batch`` was given.
+        engine: ``--engine`` or ``--server``.
+
+    Raises:
+        Usage: they would be passed over.
+    """
+    if engine is None and (batches or speed):
+        asked = "--batch" if batches else "--speed"
+        raise Usage(f"{asked} is for an engine that is timed: give --engine or --server, too.")
+    if batches and speed is False:
+        raise Usage("--batch says at which sizes to time, --no-speed not to: give one of them.")
