@@ -7,7 +7,7 @@ from typing import Any
 
 from eagle3_interop.convert.decide.fitting import fit
 from eagle3_interop.convert.decide.loaded import Loaded
-from eagle3_interop.convert.decide.releases import Row, verdict
+from eagle3_interop.convert.decide.releases import Row, right_since, runs_since, verdict
 from eagle3_interop.convert.decide.releases import rows as rows_of_releases
 from eagle3_interop.convert.read.same_values import same_bytes
 from eagle3_interop.schemas.draft import differences
@@ -174,10 +174,25 @@ def require_same(loaded: Loaded, engine: str, wanted: Named | None = None) -> No
         )
         said = "; ".join(item.message.rstrip(".") for item in found.findings)
         message = f"{name} computes another network from this folder: {wrong or said}."
-    given = f" --target {loaded.target.path}" if loaded.target else ""
-    given += f" --for {wanted.word}" if wanted else ""
-    fix = f"eagle3-convert auto-to-{engine}{given} first, and serve its output."
+    fix = _way_out(loaded, engine, wanted)
     raise Refused([finding("serve-folder", "config.json", message, fix=fix)])
+
+
+def _way_out(loaded: Loaded, engine: str, wanted: Named | None) -> str:
+    """What to do about a folder that a release does not run right: a conversion, another release, or both."""
+    release = wanted.release if wanted else newest(engine)
+    command = f"eagle3-convert auto-to-{engine}"
+    command += f" --target {loaded.target.path}" if loaded.target else ""
+    if rows_of_releases(loaded, engine, [wanted] if wanted else ())[-1].convertible != "refused":
+        command += f" --for {wanted.word}" if wanted else ""
+        return f"{command} first, and serve its output."
+    every = rows_of_releases(loaded, engine)
+    if since := runs_since(every):
+        return f"Serve it with {release.title} {since} or later: no conversion makes this release run it."
+    converted = [(row.since, "no" if row.convertible == "refused" else "yes") for row in every]
+    if since := right_since(converted, "yes"):
+        return f"{command} first, and serve its output with {release.title} {since} or later."
+    return f"No conversion makes {release.title} run it: {command} says why."
 
 
 def require_captured(loaded: Loaded, engine: str, wanted: Named | None = None) -> None:

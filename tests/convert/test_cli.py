@@ -225,12 +225,12 @@ def test_no_launch_command_ends_a_conversion_whose_output_the_engine_does_not_ru
     assert line.startswith("vllm does not run this output as it is: ")
 
 
-def test_the_way_out_of_an_output_that_vllm_does_not_run_is_another_conversion(tmp_path):
+def test_an_output_that_no_conversion_makes_vllm_run_is_said_to_have_no_way_out(tmp_path):
     layers = {**drafts.LAYER_CONFIG, "hidden_act": "gelu"}
     source = drafts.speculators(tmp_path / "source", transformer_layer_config=layers)
     line = last_line(source, tmp_path / "speculators")
     assert line.startswith("vllm does not run this output as it is: ")
-    assert line.endswith("eagle3-convert auto-to-vllm first, and serve its output.")
+    assert line.endswith("No conversion makes vLLM run it: eagle3-convert auto-to-vllm says why.")
 
 
 def test_a_dry_run_has_no_output_to_look_at(tmp_path):

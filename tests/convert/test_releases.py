@@ -554,6 +554,26 @@ def test_a_flag_that_a_release_does_not_have_is_an_error_for_it_alone(tmp_path):
     assert json.loads(run(*words).stdout)["status"] == "ok"
 
 
+@pytest.mark.parametrize(
+    ("draft", "engine", "version", "fix"),
+    [
+        ("fc_norm", "vllm", "0.24.0", "eagle3-convert auto-to-vllm --for vllm==0.24.0 first"),
+        ("qwen3", "vllm", "0.21.0", "Serve it with vLLM 0.24 or later: no conversion"),
+        (
+            "norm_before_residual",
+            "sglang",
+            "0.5.11",
+            "serve its output with SGLang 0.5.21 or later",
+        ),
+    ],
+    ids=["a conversion", "another release", "both"],
+)
+def test_serve_names_a_way_out_that_there_is(draft, engine, version, fix):
+    with pytest.raises(Refused) as refused:
+        inspection.require_same(loaded(TRAINED / draft), engine, named(engine, version))
+    assert fix in refused.value.findings[0].fix
+
+
 def served(source, engine, *named_so, **options):
     words = [part for word in named_so for part in ("--for", word)]
     words += [part for name, value in options.items() for part in (f"--{name}", value)]
