@@ -63,7 +63,10 @@ class Named:
         if self.known:
             return ()
         message = f"{self.name} is newer than all that this tool knows: the rules of {self.release.name} were used."
-        return (finding("release-unknown", self.word, message),)
+        fix = "Load the folder with it once: its class says what it misses."
+        if self.release.serves:
+            fix = f"Measure what it does: eagle3-validate --engine {self.release.engine}."
+        return (finding("release-unknown", self.word, message, fix=fix),)
 
 
 def releases_for(engine: str, target: TargetFacts | None) -> list[Release]:
@@ -80,7 +83,8 @@ def named(engine: str, version: str) -> Named:
     """
     releases = RELEASES[engine]
     if not is_version(version):
-        raise Usage(f"{version[:40]!r} is no version of {newest(engine).title}, such as 0.5.")
+        latest = newest(engine)
+        raise Usage(f"{version[:40]!r} is no version of {latest.title}, such as {latest.until}.")
     fitting = [release for release in releases if release.covers(version)]
     if fitting:
         return Named(version, replace(fitting[-1], since=version, until=version))

@@ -113,6 +113,19 @@ def test_a_newer_version_is_judged_by_the_newest_release_and_said():
     found = named("vllm", "0.99.0")
     assert found.release is newest("vllm")
     assert [item.code for item in found.remarks] == ["release-unknown"]
+    assert "--engine vllm" in found.remarks[0].fix
+
+
+def test_nobody_is_sent_to_validate_with_a_library_that_does_not_serve():
+    (remark,) = named("speculators", "0.99").remarks
+    assert remark.code == "release-unknown"
+    assert "--engine" not in remark.fix
+
+
+@pytest.mark.parametrize("word", ["v0.24.0", "latest", "0.24.x", ""])
+def test_what_is_no_version_is_answered_with_one_of_that_engine(word):
+    with pytest.raises(Usage, match=r"such as 0\.33"):
+        named("vllm", word)
 
 
 def test_an_older_version_than_all_is_refused():
