@@ -16,6 +16,7 @@ Layout = Literal["speculators", "sglang", "vllm", "auto"]
 Destination = Literal["speculators", "sglang", "vllm", "universal"]
 
 
+@words.checked
 def load(
     source: Name,
     *,
@@ -57,6 +58,7 @@ def load(
     return api.load(words.model(source), layout, options, weights=weights)
 
 
+@words.checked
 def describe(
     source: Name,
     *,
@@ -89,6 +91,7 @@ def describe(
     return commands.inspect(words.model(source), options).report()
 
 
+@words.checked
 def compare(one: Name, other: Name, *, target: Name | None = None) -> dict[str, Any]:
     """Whether two drafts are the same network: ``eagle3-convert diff``.
 
@@ -108,6 +111,7 @@ def compare(one: Name, other: Name, *, target: Name | None = None) -> dict[str, 
     return commands.compare(*names, Options(target=words.model(target))).report()
 
 
+@words.checked
 def convert(
     source: Name,
     output: str | Path,
@@ -190,6 +194,7 @@ def convert(
     ).report()
 
 
+@words.checked
 def serve(
     source: Name,
     engine: Literal["vllm", "sglang"],

@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from eagle3_interop import words
 from eagle3_interop.convert.write.places import check_apart, check_folder
+from eagle3_interop.schemas.comparison import Comparison
 from eagle3_interop.schemas.findings import Unavailable, Usage
+from eagle3_interop.schemas.report import Report
+from eagle3_interop.schemas.streams import StreamsManifest
 from eagle3_interop.validators.accept.shape import Shape
 from eagle3_interop.validators.asking import check_alone, check_request, require_extra
 from eagle3_interop.validators.engines.options import check_options, check_timing
@@ -14,14 +17,10 @@ from eagle3_interop.validators.prove.request import DIAGNOSED, Request
 from eagle3_interop.validators.record.wish import Wish
 from eagle3_interop.words import Dtype, Name
 
-if TYPE_CHECKING:
-    from eagle3_interop.schemas.comparison import Comparison
-    from eagle3_interop.schemas.report import Report
-    from eagle3_interop.schemas.streams import StreamsManifest
-
 Engine = Literal["vllm", "sglang"]
 
 
+@words.checked
 def validate(
     checkpoint: Name,
     target: Name,
@@ -52,7 +51,7 @@ def validate(
     min_accept_length: float | None = None,
     max_logit_diff: float | None = None,
     trust_remote_code: bool = False,
-) -> "Report":
+) -> Report:
     """How many tokens of a draft its target accepts: ``eagle3-validate``.
 
     Args:
@@ -95,6 +94,8 @@ def validate(
     """
     if tree is not None and num_draft_tokens is not None:
         raise Usage("give num_draft_tokens for a chain or tree, not both.")
+    if num_draft_tokens is not None and num_draft_tokens < 1:
+        raise Usage("num_draft_tokens: at least 1.")
     shape = None if num_draft_tokens is None else Shape.chain(num_draft_tokens)
     shape = shape if tree is None else Shape(*tree).checked()
     request = Request(
@@ -140,6 +141,7 @@ def validate(
     return proving.validate(request, judge=judge_of(*asked))[0]
 
 
+@words.checked
 def diagnose(
     checkpoint: Name,
     target: Name,
@@ -211,6 +213,7 @@ def diagnose(
     return answer.report
 
 
+@words.checked
 def record(
     target: Name,
     out: str | Path,
@@ -228,7 +231,7 @@ def record(
     server: str | None = None,
     last_state: bool = True,
     trust_remote_code: bool = False,
-) -> "StreamsManifest":
+) -> StreamsManifest:
     """Record a target's hidden states once: ``eagle3-record``.
 
     Args:
@@ -283,7 +286,8 @@ def record(
     return recording.record(wish, recorder, say=lambda _text: None)
 
 
-def report(*reports: "Report | str | Path") -> "Comparison":
+@words.checked
+def report(*reports: Report | str | Path) -> Comparison:
     """Reports side by side, each against the first: ``eagle3-report``.
 
     Args:

@@ -6,7 +6,10 @@ a subpackage takes its parent's attribute as soon as it is imported.
 
 import sys
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from inspect import Signature
 
 
 class _Called(ModuleType):
@@ -17,6 +20,15 @@ class _Called(ModuleType):
         from eagle3_interop.drafts import convert
 
         return convert(*arguments, **options)
+
+    @property
+    def __signature__(self) -> "Signature":
+        """For `inspect.signature`, and the editors that ask it."""
+        from inspect import signature
+
+        from eagle3_interop.drafts import convert
+
+        return signature(convert)
 
 
 sys.modules[__name__].__class__ = _Called

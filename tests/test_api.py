@@ -1,6 +1,7 @@
 """`import eagle3_interop`: as its page says, equal to the commands, and light."""
 
 import doctest
+import inspect
 import json
 import shutil
 import subprocess
@@ -73,6 +74,13 @@ def test_every_name_that_it_offers_is_there():
         name: hasattr(eagle3_interop, name) for name in eagle3_interop.__all__
     } == dict.fromkeys(eagle3_interop.__all__, True)
     assert set(eagle3_interop.__all__) <= set(dir(eagle3_interop))
+
+
+@pytest.mark.parametrize("name", ["convert", "serve", "validate"])
+def test_a_function_tells_its_keywords(name):
+    known = inspect.signature(getattr(eagle3_interop, name)).parameters
+    assert "target" in known
+    assert not any(one.kind is one.VAR_KEYWORD for one in known.values())
 
 
 def test_a_name_that_it_has_not_is_no_attribute():
@@ -168,6 +176,18 @@ def test_record_and_diagnose_are_the_commands():
         lambda: eagle3_interop.validate("draft", "target", dtype="int3"),
         lambda: eagle3_interop.validate("draft", "target", num_draft_tokens=3, tree=(2, 2, 4)),
         lambda: eagle3_interop.validate("draft", "target", engine="none"),
+        lambda: eagle3_interop.validate("draft", "target", num_draft_tokens=0),
+        lambda: eagle3_interop.validate("draft", "target", tree=(3, 4)),
+        lambda: eagle3_interop.validate("draft", "target", tree=(2, 2, 4), cost_ratio=0.1),
+        lambda: eagle3_interop.validate("draft", "target", prompts=["a prompt"]),
+        lambda: eagle3_interop.validate("draft", "target", unheard=1),
+        lambda: eagle3_interop.describe("draft", releases="vllm==0.33"),
+        lambda: eagle3_interop.convert("draft", "out", "vllm", sets="rope.theta=1"),
+        lambda: eagle3_interop.convert("draft", "out", "vllm", allow="double-norm"),
+        lambda: eagle3_interop.serve("draft", "vllm", extra="--port 1"),
+        lambda: eagle3_interop.diagnose("draft", "target", budget=-1),
+        lambda: eagle3_interop.report(["absent.json"]),
+        lambda: eagle3_interop.report({}),
         lambda: eagle3_interop.validate("draft", "target", batches=(1, 4)),
         lambda: eagle3_interop.validate("draft", "target", speed=True),
         lambda: eagle3_interop.diagnose("draft", "target", write="target"),
