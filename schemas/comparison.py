@@ -67,6 +67,7 @@ class ComparisonRow(_Part):
         speed: what the report measured.
         expected: tokens a second of a sweep's setting, by measured costs.
         verdict: ``pass``, ``fail``, ``measured`` where no gate ran, or ``refused``.
+        refused: codes of the errors for which nothing was measured.
         difference: against the first report; None for itself, and where there is none.
         categories: accept length by kind of prompt.
     """
@@ -85,6 +86,7 @@ class ComparisonRow(_Part):
     speed: dict[str, Any] | None = None
     expected: float | None = None
     verdict: Literal["pass", "fail", "measured", "refused"]
+    refused: tuple[str, ...] = ()
     difference: Difference | None = None
     categories: tuple[CategoryRow, ...] = ()
 

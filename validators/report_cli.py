@@ -59,14 +59,10 @@ def report(
 
     with console.outcomes(refused):
         from eagle3_interop.convert.write.places import check_files
-        from eagle3_interop.schemas.findings import Usage
         from eagle3_interop.validators.report import compared
         from eagle3_interop.validators.report.comparing import compare, read_report
 
         outputs = {"--csv": csv, "--markdown": markdown, "--html": html, "--json": json}
-        for option, path in outputs.items():
-            if path == STDOUT and option != "--json":
-                raise Usage(f"{option} -: only --json goes to stdout; give a file.")
         check_files(outputs, reports)
         found = compare([(str(path), read_report(path)) for path in reports])
         texts = {

@@ -96,10 +96,13 @@ def check_files(
 
     Raises:
         Usage: there is no such folder, the path is one, or the file would land on an input, in a model's
-            folder, or on another output.
+            folder, or on another output; or another file than the JSON is asked for on stdout.
         Unavailable: nothing may be written there.
     """
     inputs = Inputs(reads)
+    for option, path in files.items():
+        if path == Path("-") and option != "--json":
+            raise Usage(f"{option} -: only --json goes to stdout; give a file.")
     wanted = [(name, path) for name, path in files.items() if path not in (None, Path("-"))]
     for number, (option, path) in enumerate(wanted):
         assert path is not None  # noqa: S101 - for mypy

@@ -5,19 +5,16 @@ found out is a report that was edited, cut, or put together from two.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from eagle3_interop.schemas.codes import CODES
+from eagle3_interop.schemas.counting import NEAR, counted_wrong, rows_wrong
 from eagle3_interop.schemas.intervals import accept_length_interval
 from eagle3_interop.schemas.report import LOGIT_ROUNDING, AcceptanceReport, Gate, Report
 
 _COMPARED = ({"draft-vocabulary"}, {"logits-agree", "max-logit-diff"}, {"counters-equal"})
 """Gates that every comparison with a source has: one of each."""
-
-NEAR = 1e-9
-"""Relative difference of two figures that were computed alike."""
-
 
 COUNTED = ("steps", "accepted")
 """Of a row."""
@@ -26,8 +23,7 @@ COUNTED = ("steps", "accepted")
 def contradictions(report: Report) -> Iterator[str]:
     """Each place where the report contradicts itself, in a sentence."""
     yield from _verdict(report)
-    for name, measured in _measured(report):
-        yield from _counters(name, measured)
+    yield from counted_wrong(report)
     yield from _prompts(report)
     yield from _breakdown(report)
     yield from _speed(report)
@@ -58,46 +54,8 @@ def _speed(report: Report) -> Iterator[str]:
         yield "the report holds a speed, and no engine"
 
 
-def _measured(report: Report) -> Iterator[tuple[str, AcceptanceReport]]:
-    if report.acceptance is not None:
-        yield "acceptance", report.acceptance
-    if report.against is not None:
-        yield "against.acceptance", report.against.acceptance
-    for index, row in enumerate(report.sweep or ()):
-        yield f"sweep[{index}]", row
-
-
-def _counters(name: str, measured: AcceptanceReport) -> Iterator[str]:
-    low, high = measured.interval
-    if len(measured.per_position) != measured.num_draft_tokens:
-        yield (
-            f"{name}: {len(measured.per_position)} positions for {measured.num_draft_tokens} "
-            "draft tokens"
-        )
-    if measured.tree is not None and measured.tree[0] != measured.num_draft_tokens:
-        yield f"{name}: a tree of {measured.tree[0]} steps for {measured.num_draft_tokens}"
-    if measured.tokens < 0:
-        yield f"{name}: tokens is negative"
-    yield from _steps(name, measured.drafts, measured.accepted, measured.per_position)
-    length = 1 + measured.accepted / measured.drafts if measured.drafts else 1.0
-    if not math.isclose(measured.accept_length, length, rel_tol=NEAR):
-        yield (
-            f"{name}: accept_length is {measured.accept_length:g}, and its counters give {length:g}"
-        )
-    if not low - NEAR <= measured.accept_length <= high + NEAR:
-        yield f"{name}: the interval {low:g} to {high:g} does not hold the accept length"
-
-
-def _steps(name: str, steps: int, accepted: int, positions: Sequence[int]) -> Iterator[str]:
-    if sum(positions) != accepted:
-        yield f"{name}: per_position adds up to {sum(positions)}, accepted is {accepted}"
-    falling = [steps, *positions, 0]
-    if falling != sorted(falling, reverse=True):
-        yield f"{name}: per_position must fall from at most {steps} steps"
-
-
 def _prompts(report: Report) -> Iterator[str]:
-    """The rows add up, explain the tokens, and give the interval again."""
+    """The rows are all there, explain the tokens, and give the interval again."""
     rows, measured = report.prompts, report.acceptance
     if measured is None:
         return
@@ -107,23 +65,12 @@ def _prompts(report: Report) -> Iterator[str]:
     count = (report.environment.get("prompts") or {}).get("count")
     if count != len(rows):
         yield f"prompts: {len(rows)} rows for {count} prompts"
-    for index, row in enumerate(rows):
-        yield from _steps(f"prompts[{index}]", row.steps, row.accepted, row.per_position)
-        length = 1 + row.accepted / row.steps if row.steps else 1.0
-        if row.accept_length is not None and not math.isclose(row.accept_length, length):
-            yield f"prompts[{index}]: accept_length is {row.accept_length:g}, and its counters give {length:g}"
     # The prefill writes one token of each text, and a last step may go past the end.
     written = len(rows) + measured.drafts + measured.accepted
     beyond = len(rows) * max(measured.num_draft_tokens, 1)
     if not measured.tokens <= written <= measured.tokens + beyond:
         yield f"acceptance: {measured.tokens} tokens, and its steps wrote {written}"
-    if any(len(row.per_position) != len(measured.per_position) for row in rows):
-        yield "prompts: a row has another number of positions than acceptance"
-        return
-    totals = [sum(column) for column in zip(*(row.per_position for row in rows), strict=True)]
-    sums = (sum(row.steps for row in rows), sum(row.accepted for row in rows), totals)
-    if sums != (measured.drafts, measured.accepted, list(measured.per_position)):
-        yield f"prompts: the rows add up to {sums[0]} steps and {sums[1]} accepted, by position {totals}"
+    if any(rows_wrong(rows, measured)):
         return
     pairs = [(row.steps, row.accepted) for row in rows]
     low, high = accept_length_interval(pairs, report.environment.get("seed") or 0)

@@ -109,6 +109,7 @@ def test_a_page_without_gates_says_so(report):
         update={"gates": (), "against": None, "sweep": None, "sampling": None, "verdict": "pass"}
     )
     assert "Measured; no gate ran" in page(bare)
+    assert "<title>measured: " in page(bare)
     assert "no gate ran" in terminal.verdict(bare).plain
 
 

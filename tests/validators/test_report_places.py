@@ -57,6 +57,14 @@ READ = {
 }
 
 
+def test_only_the_json_goes_to_stdout(command, place):
+    before = everything_in(place)
+    ran = command("--html", "-")
+    assert ran.exit_code == 2
+    assert "--html -: only --json goes to stdout" in ran.output
+    assert everything_in(place) == before
+
+
 @pytest.mark.parametrize("option", ["--json", "--html"])
 @pytest.mark.parametrize("file", READ.values(), ids=READ)
 def test_a_report_never_lands_on_or_among_what_is_read(place, command, option, file):

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from eagle3_interop.schemas.breakdown import Breakdown, CategoryRow, VocabularyRow
 from eagle3_interop.schemas.comparison import Comparison
+from eagle3_interop.schemas.findings import finding
 from eagle3_interop.schemas.intervals import (
     paired_difference,
     paired_interval,
@@ -30,16 +31,22 @@ SPEED = {
 NASTY = "a|b <script>alert(1)</script> *c*"
 
 
+def spread(accepted, steps=10):
+    """So many tokens by position, in ten steps."""
+    return tuple(min(max(accepted - steps * j, 0), steps) for j in range(3))
+
+
 def counted(accepted, *, tree=None, steps=10, cls=AcceptanceReport, **more):
     """The counters of prompts of ten steps each."""
-    total = sum(accepted)
+    total, drafts = sum(accepted), steps * len(accepted)
     depth = 3
+    length = 1 + total / drafts if drafts else 1.0
     return cls(
-        accept_length=1 + total / (steps * len(accepted)),
-        interval=(1.5, 2.5),
+        accept_length=length,
+        interval=(length - 0.5, length + 0.5),
         drafts=steps * len(accepted),
         accepted=total,
-        per_position=(total, 0, 0),
+        per_position=tuple(map(sum, zip(*(spread(n, steps) for n in accepted), strict=True))),
         num_draft_tokens=depth,
         tree=tree,
         tokens=total + steps * len(accepted),
@@ -59,7 +66,7 @@ def made(accepted=(5, 7, 9), *, draft="a", texts="t1", target="c1", dtype="float
         "end_of_sequence": "ignored",
         "seed": 0,
     }
-    rows = tuple(PromptRow(steps=10, accepted=n, per_position=(n, 0, 0)) for n in accepted)
+    rows = tuple(PromptRow(steps=10, accepted=n, per_position=spread(n)) for n in accepted)
     given = {"acceptance": counted(accepted), "prompts": rows, "environment": environment}
     return Report(**{"verdict": "pass", **given, **more})
 
@@ -88,7 +95,7 @@ def run(*words):
 
 def test_prompts_that_are_hard_for_both_do_not_widen_the_interval():
     """Each prompt gains two tokens in ten steps: a difference of 0.2 without spread."""
-    found = put(made((1, 30, 15)), made((3, 32, 17)))
+    found = put(made((1, 28, 15)), made((3, 30, 17)))
     assert found.rows[0].difference is None
     one = found.rows[1].difference
     assert one.difference == pytest.approx(0.2)
@@ -99,7 +106,7 @@ def test_prompts_that_are_hard_for_both_do_not_widen_the_interval():
 
 def test_of_few_prompts_every_change_of_places_is_counted():
     """Two of the eight ways are as far apart: all as they are, and all changed."""
-    assert put(made((1, 30, 15)), made((3, 32, 17))).rows[1].difference.p_value == 2 / 8
+    assert put(made((1, 28, 15)), made((3, 30, 17))).rows[1].difference.p_value == 2 / 8
 
 
 def test_the_p_value_is_that_of_every_way_to_change_places():
@@ -164,7 +171,8 @@ def test_intervals_hold_what_they_promise(seed):
 def test_a_prompt_that_one_of_them_did_not_count_is_no_pair():
     first, other = made((5, 7, 9)), made((6, 8, 10))
     rows = (PromptRow(steps=0, accepted=0, per_position=(0, 0, 0)), *other.prompts[1:])
-    assert put(first, other.model_copy(update={"prompts": rows})).rows[1].difference.prompts == 2
+    fewer = {"prompts": rows, "acceptance": counted((8, 10))}
+    assert put(first, other.model_copy(update=fewer)).rows[1].difference.prompts == 2
 
 
 # What keeps two from being compared.
@@ -206,8 +214,11 @@ def test_weights_of_the_hub_tell_two_targets_of_one_shape_apart():
 
 def test_another_number_of_draft_tokens_is_a_setting():
     other = made((6, 8, 10))
-    deeper = other.acceptance.model_copy(update={"num_draft_tokens": 5})
-    found = put(made(), other.model_copy(update={"acceptance": deeper}))
+    wider = {"num_draft_tokens": 5, "per_position": (24, 0, 0, 0, 0)}
+    deeper = other.acceptance.model_copy(update=wider)
+    rows = [x.model_copy(update={"per_position": (*x.per_position, 0, 0)}) for x in other.prompts]
+    changed_so = {"acceptance": deeper, "prompts": tuple(rows)}
+    found = put(made(), other.model_copy(update=changed_so))
     assert found.obstacles == {}
     assert found.rows[1].difference is not None
 
@@ -276,6 +287,25 @@ def test_a_refused_draft_is_a_row():
     assert found.rows[1].accept_length is None
     assert found.obstacles == {}
     assert "refused" in compared.markdown(found)
+
+
+def test_why_nothing_was_measured_stands_where_the_difference_would():
+    wrong = finding("not-a-draft", "model", "It is no draft.")
+    found = put(Report(verdict="fail", findings=(wrong,)), made())
+    assert found.rows[0].refused == ("not-a-draft",)
+    told = compared.remarks(found)
+    assert "[0] 0.json: nothing was measured (not-a-draft)" in told
+    assert "[1] has no difference from [0]: nothing was measured there." in told
+
+
+def test_what_a_report_does_not_name_is_said_not_to_be_named():
+    bare = {
+        key: value for key, value in made().environment.items() if key not in ("target", "dtype")
+    }
+    found = put(made(), made().model_copy(update={"environment": bare}))
+    text = " ".join(compared.remarks(found))
+    assert "[1] 1.json: the target is not named, the dtype is not named" in text
+    assert "it cannot be told whether the dtype is the same" in text
 
 
 def test_categories_stand_side_by_side():
@@ -397,12 +427,35 @@ def test_no_environment_ends_in_a_traceback(tmp_path, key, wrong):
         assert isinstance(result.exception, SystemExit | None)
 
 
-def test_counters_that_no_validation_writes_give_numbers_or_nothing(tmp_path):
-    rows = tuple(PromptRow(steps=n, accepted=5, per_position=(5, 0, 0)) for n in (-10, 0, 10))
-    odd = made().model_copy(update={"prompts": rows})
-    result = run(*saved(tmp_path, made(), odd), "--json", "-")
-    assert result.exit_code == 0
-    assert json.loads(result.stdout)["rows"][1]["difference"]["prompts"] == 1
+@pytest.mark.parametrize(
+    ("part", "change", "words"),
+    [
+        ("acceptance", {"accept_length": 9.9}, "its counters give 1.7"),
+        ("acceptance", {"accepted": 9999}, "per_position adds up to 21"),
+        ("acceptance", {"num_draft_tokens": 0}, "3 positions for 0 draft tokens"),
+        ("acceptance", {"drafts": 0}, "per_position must fall from at most 0 steps"),
+        ("rows", {"steps": -3}, "per_position must fall from at most -3 steps"),
+        ("rows", {"accepted": 4, "per_position": (4, 0, 0)}, "the rows add up to 30 steps and 20"),
+        ("fewer", {}, "the rows add up to 20 steps and 16"),
+    ],
+)
+def test_a_report_that_contradicts_itself_is_none(tmp_path, part, change, words):
+    report = made()
+    first, *others = report.prompts
+    odd = {
+        "acceptance": lambda: {"acceptance": report.acceptance.model_copy(update=change)},
+        "rows": lambda: {"prompts": (first.model_copy(update=change), *others)},
+        "fewer": lambda: {"prompts": tuple(others)},
+    }[part]()
+    result = run(*saved(tmp_path, made(), report.model_copy(update=odd)), "--json", "-")
+    assert result.exit_code == 3
+    (one,) = json.loads(result.stdout)["findings"]
+    assert one["code"] == "not-a-report"
+    assert (
+        f"contradicts itself: {part.replace('fewer', 'prompts').replace('rows', 'prompts')}"
+        in one["message"]
+    )
+    assert words in one["message"]
 
 
 def test_wrong_usage(tmp_path):

@@ -98,9 +98,7 @@ def as_csv(found: Comparison) -> str:
 def remarks(found: Comparison) -> list[str]:
     """Which report is which file, and what keeps each from being compared with the first."""
     files = {row.report: row for row in found.rows}
-    lines = [
-        f"[{number}] {row.file}: target {row.target}, {row.dtype}" for number, row in files.items()
-    ]
+    lines = [f"[{number}] {row.file}: {_of_what(row)}" for number, row in files.items()]
     for number, row in files.items():
         told = found.obstacles.get(number, ())
         surely = [one.message for one in told if one.certain]
@@ -108,16 +106,28 @@ def remarks(found: Comparison) -> list[str]:
             lines.append(f"[{number}] cannot be compared with [0]: {'; '.join(surely)}.")
         elif told:
             lines.append(f"[{number}]: {'; '.join(one.message for one in told)}.")
-        elif number and row.accept_length is not None and not _differs(found, number):
-            lines.append(
-                f"[{number}] has no difference from [0]: a report has no rows of its prompts."
-            )
+        elif number and (why := _no_difference(found, row)):
+            lines.append(f"[{number}] has no difference from [0]: {why}.")
     return lines
 
 
-def _differs(found: Comparison, number: int) -> bool:
-    first = found.rows[0].accept_length
-    return first is None or any(row.difference for row in found.rows if row.report == number)
+def _of_what(row: ComparisonRow) -> str:
+    """What was measured there."""
+    if row.accept_length is None:
+        return f"nothing was measured ({', '.join(row.refused) or 'no reason is given'})"
+    target = f"target {row.target}" if row.target else "the target is not named"
+    return f"{target}, {row.dtype or 'the dtype is not named'}"
+
+
+def _no_difference(found: Comparison, row: ComparisonRow) -> str:
+    """Why none is stated, where one is missed."""
+    if row.accept_length is None or any(
+        one.difference for one in found.rows if one.report == row.report
+    ):
+        return ""
+    if found.rows[0].accept_length is None:
+        return "nothing was measured there"
+    return "a report has no rows of its prompts, or counted nothing in them"
 
 
 def _shown(found: Comparison) -> list[ComparisonRow]:

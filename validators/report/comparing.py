@@ -10,7 +10,8 @@ from pydantic import BaseModel, ValidationError
 
 from eagle3_interop.convert.read.strict_json import MAX_JSON_BYTES, parse_object
 from eagle3_interop.schemas.comparison import Comparison, ComparisonRow, Difference, Obstacle
-from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage, finding
+from eagle3_interop.schemas.counting import counted_wrong
+from eagle3_interop.schemas.findings import Finding, Refused, Unavailable, Usage, errors, finding
 from eagle3_interop.schemas.intervals import paired_difference, swapped_p_value
 from eagle3_interop.schemas.report import AcceptanceReport, Report
 from eagle3_interop.validators.report.terminal import drafted
@@ -66,6 +67,9 @@ class _Side:
 
     @classmethod
     def of(cls, file: str, report: Report) -> "_Side":
+        if wrong := next(counted_wrong(report), None):
+            message = f"it contradicts itself: {wrong}."
+            raise Refused([finding("not-a-report", file, message)])
         try:
             return cls(file, report, _Environment.model_validate(report.environment))
         except ValidationError as error:
@@ -134,7 +138,8 @@ def _rows(number: int, side: _Side, difference: Difference | None) -> Iterator[C
     }
     if (ours := report.acceptance) is None:
         blank = dict.fromkeys(("num_draft_tokens", "tree", "accept_length", "interval"))
-        yield ComparisonRow(**same, **blank, setting="")
+        codes = tuple(dict.fromkeys(item.code for item in errors(report.findings)))
+        yield ComparisonRow(**same, **blank, setting="", refused=codes)
         return
     yield ComparisonRow(
         **same,
@@ -196,7 +201,10 @@ def _obstacles(first: _Side, other: _Side) -> Iterator[Obstacle]:
     elif name := _unlike(targets[0], targets[1]):
         yield Obstacle(what="target", certain=True, message=f"another target: {name} differs")
     computed = [_dtypes(side) for side in (first, other)]
-    if computed[0] != computed[1]:
+    if not (first.environment.dtype and other.environment.dtype):
+        message = "it cannot be told whether the dtype is the same: a report does not name it"
+        yield Obstacle(what="dtype", certain=False, message=message)
+    elif computed[0] != computed[1]:
         message = f"another dtype: {computed[1]}, and {computed[0]} in the first"
         yield Obstacle(what="dtype", certain=True, message=message)
     if first.report.speed and other.report.speed:

@@ -107,16 +107,19 @@ def page(report: Report, agreement: Sequence[float] = ()) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(report.verdict)}: {escape(title)}</title><style>{STYLE}</style></head>"
+        f"<title>{_kind(report)}: {escape(title)}</title><style>{STYLE}</style></head>"
         f"<body><main>{''.join(parts)}</main></body></html>\n"
     )
 
 
+def _kind(report: Report) -> str:
+    """The verdict; where no gate ran there is none."""
+    return report.verdict if report.gates else "measured"
+
+
 def _header(report: Report, title: str) -> str:
-    kind: str = report.verdict
-    words = {"pass": "Passed", "fail": "Failed"}[kind]
-    if not report.gates:
-        kind, words = "measured", "Measured; no gate ran"
+    kind = _kind(report)
+    words = {"pass": "Passed", "fail": "Failed", "measured": "Measured; no gate ran"}[kind]
     tiles = ""
     if (one := report.acceptance) is not None:
         low, high = one.interval
