@@ -29,6 +29,11 @@ CODES: dict[str, Code] = {
         "warning",
         "The texts leave a doubt in the verdict: they are few, a gain is small, or two measures of it disagree.",
     ),
+    "nothing-written": Code(
+        "warning",
+        "There is no better wiring to write.",
+        "Use the folder as it is, or find out whose target it was trained for.",
+    ),
     "wiring-not-supported": Code(
         "warning",
         "The texts do not support the wiring that was to be written.",

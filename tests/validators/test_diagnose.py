@@ -555,6 +555,27 @@ def test_write_writes_nothing_that_the_texts_do_not_support(tmp_path, monkeypatc
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.usefixtures("_one_target")
+@pytest.mark.parametrize(
+    ("verdict", "why"),
+    [
+        ("configured-is-best", "no other wiring fits better"),
+        ("no-match", "no wiring that was tried"),
+    ],
+)
+def test_write_says_that_there_was_nothing_to_write(
+    tmp_path, monkeypatch, small_pair, verdict, why
+):
+    best = diagnose(of_folder(edited(tmp_path, "plain"), small_pair), budget=0.0)
+    monkeypatch.setattr(orchestration, "diagnose", lambda *_, **__: replace(best, verdict=verdict))
+    (tmp_path / "prompts").write_text("Hello")
+    common = (tmp_path / "draft", "--target", TARGET, "--prompts", tmp_path / "prompts")
+    said = " ".join(command(*common, "--write", tmp_path / "out").output.split())
+    assert f"nothing-written --write: Nothing was written: {why}" in said
+    assert not (tmp_path / "out").exists()
+    assert "nothing-written" not in command(*common).output
+
+
 def test_the_table_names_its_score_and_keeps_the_configured_wiring():
     marks = ["best", "", "", "configured", ""]
     found = [Row(float(i), "2.0", f"wiring {i}", mark, "") for i, mark in enumerate(marks)]

@@ -73,6 +73,12 @@ def test_plain_lines_are_user_messages():
     assert found[1].where == "p.txt:3"
 
 
+def test_a_prompt_in_json_among_lines_of_text_is_no_text():
+    with pytest.raises(Usage, match=r"p\.txt:2: a JSON object among lines of plain text"):
+        parse_prompts('Hello\n{"prompt": "a"}\n', "p.txt")
+    assert len(parse_prompts('Hello\n{"a": 1} is a dict\n{"b": 2}\n', "p.txt")) == 3
+
+
 @pytest.mark.parametrize(
     ("line", "why"),
     [
@@ -166,6 +172,12 @@ def test_a_prompt_fits_up_to_the_last_position():
     encode([Prompt(token_ids=(1,) * 90, where="p:1")], None, 1024, positions=100, room=10)
     with pytest.raises(Usage, match=r"p:1: 91 tokens and 10 to follow .* 100 positions"):
         encode([Prompt(token_ids=(1,) * 91, where="p:1")], None, 1024, positions=100, room=10)
+
+
+def test_tokens_behind_the_text_by_which_drafts_are_judged_are_named():
+    long = [Prompt(token_ids=(1,) * 91, where="p:1")]
+    with pytest.raises(Usage, match=r"91 tokens and 6 to follow and 4 by which the last drafts"):
+        encode(long, None, 1024, positions=100, room=6, beyond=4)
 
 
 def test_prompts_without_an_end_are_wrong_usage(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,13 @@ class Answer:
     failure: str = ""
 
 
+_NOT_WRITTEN = {
+    "configured-is-best": "no other wiring fits better than the configured one.",
+    "no-match": "no wiring that was tried fits these weights to this target.",
+}
+"""Why, by the verdict."""
+
+
 def run(
     request: Request,
     *,
@@ -114,6 +122,8 @@ def run(
         Unavailable: disk, network or memory failed.
     """
     request.check()
+    if budget is not None and not 0 <= budget < inf:
+        raise Usage("--budget: give a number of seconds, or leave it out for no limit.")
     if write is not None:
         write = local_path(write)
         check_folder(write, (request.checkpoint, request.target, request.prompts))
@@ -135,8 +145,12 @@ def run(
         heated = heat_map(prepared.evaluator, best, limit) if heat else {}
     prepared.evaluator.streams.close()
     done, failure = Rewritten(None, ()), ""
-    if write is not None and diagnosis.verdict == "better-wiring":
-        if reason := diagnosis.unsupported:
+    if write is not None:
+        if diagnosis.verdict != "better-wiring":
+            why = _NOT_WRITTEN[diagnosis.verdict]
+            said = finding("nothing-written", "--write", f"Nothing was written: {why}")
+            done = Rewritten(None, (said,))
+        elif reason := diagnosis.unsupported:
             said = finding("wiring-not-supported", "--write", f"Nothing was written: {reason}")
             done = Rewritten(None, (said,))
         else:
@@ -270,7 +284,8 @@ def generate(
         tokenizer,
         target.vocabulary_size,
         positions=positions,
-        room=request.written + extra,
+        room=request.written,
+        beyond=extra,
     )
     with watch("generating", len(encoded) * (request.written + extra)) as progress:
         return write_texts(

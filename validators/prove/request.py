@@ -119,6 +119,8 @@ class Request:
         for name in ("temperature", "cost_ratio", "min_accept_length", "max_logit_diff"):
             if not isfinite(getattr(self, name) or 0.0):
                 raise Usage(f"--{name.replace('_', '-')}: give a number that is finite.")
+        if self.cost_ratio is not None and self.shape and not (self.shape.is_chain or self.sweep):
+            raise Usage("--cost-ratio ranks several settings: give --sweep beside --tree.")
         if self.temperature < 0 or (self.cost_ratio or 0) < 0:
             raise Usage("--temperature and --cost-ratio cannot be negative.")
         if self.streams is not None and not local_path(self.streams).is_dir():

@@ -255,7 +255,8 @@ def _order(
         tokenizer,
         target.vocabulary_size,
         positions=positions,
-        room=request.written + extra,
+        room=request.written,
+        beyond=extra,
     )
     given = [prompt.completion for prompt in prompts]
     return Order(encoded, request.written, extra, given, _stops(request, target))

@@ -59,6 +59,10 @@ def read_prompts(path: Path) -> list[Prompt]:
         raise Usage(f"--prompts {str(path)[:200]}: {error}") from error
 
 
+_KINDS = {"prompt", "messages", "token_ids"}
+"""What a prompt in JSON is given as."""
+
+
 def parse_prompts(content: str, name: str) -> list[Prompt]:
     """Prompts of a file: JSON lines if its first non-blank character is ``{``, else messages by line.
 
@@ -78,9 +82,25 @@ def parse_prompts(content: str, name: str) -> list[Prompt]:
         raise Usage(f"{name}: no prompt in it")
     if lines[0][1].startswith("{"):
         return [_from_json(line, where) for where, line in lines]
+    for where, line in lines:
+        if _is_entry(line):
+            raise Usage(
+                f"{where}: a JSON object among lines of plain text. Write all prompts as JSON, or all as text."
+            )
     return [
         Prompt(messages=({"role": "user", "content": line},), where=where) for where, line in lines
     ]
+
+
+def _is_entry(line: str) -> bool:
+    """Whether a line is a prompt in JSON."""
+    if not line.startswith("{"):
+        return False
+    try:
+        entry = loads(line)
+    except ValueError:
+        return False
+    return isinstance(entry, dict) and bool(_KINDS & set(entry))
 
 
 def _from_json(line: str, where: str) -> Prompt:
@@ -88,10 +108,9 @@ def _from_json(line: str, where: str) -> Prompt:
         entry = loads(line)
     except ValueError as error:
         raise Usage(f"{where}: not JSON: {error}") from error
-    kinds = {"prompt", "messages", "token_ids"}
-    if not isinstance(entry, dict) or len(kinds & set(entry)) != 1:
+    if not isinstance(entry, dict) or len(_KINDS & set(entry)) != 1:
         raise Usage(f"{where}: expected exactly one of prompt, messages and token_ids")
-    if unknown := set(entry) - kinds - {"completion_token_ids", "category"}:
+    if unknown := set(entry) - _KINDS - {"completion_token_ids", "category"}:
         raise Usage(f"{where}: unknown key {', '.join(sorted(unknown))}")
     completion = entry.get("completion_token_ids")
     return Prompt(

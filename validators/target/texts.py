@@ -75,6 +75,7 @@ def encode(
     *,
     positions: int | None = None,
     room: int = 0,
+    beyond: int = 0,
 ) -> list[tuple[int, ...]]:
     """Token ids of each prompt.
 
@@ -87,6 +88,7 @@ def encode(
         vocabulary: how many tokens the target has.
         positions: how many the target reaches, where known.
         room: tokens that shall follow each prompt.
+        beyond: tokens that the target writes behind these, by which the last drafts are judged.
 
     Raises:
         Usage: a text but no tokenizer; an id that the target does not have; an empty prompt; one that the
@@ -97,9 +99,10 @@ def encode(
         ids = _encode(prompt, tokenizer)
         if not ids or max((*ids, *(prompt.completion or ()))) >= vocabulary:
             raise Usage(f"{prompt.where}: empty, or a token id is not below {vocabulary}")
-        if positions is not None and len(ids) + room > positions:
+        if positions is not None and len(ids) + room + beyond > positions:
+            further = f" and {beyond} by which the last drafts are judged" if beyond else ""
             raise Usage(
-                f"{prompt.where}: {len(ids)} tokens and {room} to follow are more than the "
+                f"{prompt.where}: {len(ids)} tokens and {room} to follow{further} are more than the "
                 f"{positions} positions of the target; shorten the prompt or --max-new-tokens."
             )
         encoded.append(ids)
