@@ -416,7 +416,7 @@ def serve(
         int | None,
         typer.Option(
             metavar="K",
-            help="Draft tokens proposed a step (default: what the checkpoint says, else 3).",
+            help="Draft tokens proposed in a row; of a tree its steps (default: what the checkpoint says, else 3).",
         ),
     ] = None,
     topk: Annotated[

@@ -18,6 +18,7 @@ from eagle3_interop.convert.serve.container import (
     checked_extra,
     contained,
     inside,
+    target_inside,
 )
 from eagle3_interop.convert.serve.launch import Command, Engine, Serving
 from eagle3_interop.convert.serve.several import ServedBy, command_for, judged_by_all
@@ -290,6 +291,8 @@ def serve(
     asked = named_of(releases, engine)
     loaded = api.load(source, "auto", Options(target=target), weights=False, shared=False)
     told = loaded.reading.draft
+    if form != "shell" and target is None:
+        target = target_inside(told.target.name, form)
     several = []
     for one in asked or (None,):
         inspection.require_same(loaded, engine, one)
@@ -309,6 +312,9 @@ def serve(
     own = judged_by_all(made.line, several)
     found = own if check is None else judged_by_all(check, several)
     remarks = [item for one in asked for item in one.remarks]
+    remarks += [
+        item for one in asked or (None,) for item in inspection.unasked(loaded, engine, one)
+    ]
     versions = tuple(one.version for one in asked)
     around = None if form == "shell" else contained(several[-1].serving, made, versions)
     return Served(made, tuple(own), (*remarks, *found), around, form)

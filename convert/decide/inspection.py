@@ -11,7 +11,8 @@ from eagle3_interop.convert.decide.releases import Row, right_since, runs_since,
 from eagle3_interop.convert.decide.releases import rows as rows_of_releases
 from eagle3_interop.convert.read.same_values import same_bytes
 from eagle3_interop.schemas.draft import differences
-from eagle3_interop.schemas.engines.releases import RELEASES, Named, newest
+from eagle3_interop.schemas.engines.releases import RELEASES, Named, newest, releases_for
+from eagle3_interop.schemas.engines.targets import class_named
 from eagle3_interop.schemas.findings import Finding, Refused, errors, finding, has_effect
 from eagle3_interop.schemas.options import Options
 
@@ -115,8 +116,11 @@ def release_rows(loaded: Loaded, facts: dict[str, dict[str, Any]]) -> list[tuple
         named = engine
         for told, rows_alike in groupby(found["releases"], key=_told):
             alike = list(rows_alike)
-            whole = replace(alike[-1], since=alike[0].since)
-            table.append((named, whole.versions, *told))
+            if alike[0].named:
+                versions = ", ".join(row.versions for row in alike)
+            else:
+                versions = replace(alike[-1], since=alike[0].since).versions
+            table.append((named, versions, *told))
             named = ""
     return table
 
@@ -206,10 +210,34 @@ def require_captured(loaded: Loaded, engine: str, wanted: Named | None = None) -
     Raises:
         Refused: with the reasons.
     """
-    draft, facts = loaded.reading.draft, loaded.facts
+    draft = loaded.reading.draft
+    facts = loaded.facts or class_named(draft)
     release = wanted.release if wanted else newest(engine)
-    if facts is not None and (lost := errors(release.uncaptured(draft, facts))):
-        raise Refused(lost)
+    if facts is None or not (lost := errors(release.uncaptured(draft, facts))):
+        return
+    states = [
+        (one.since, "no" if errors(one.uncaptured(draft, facts)) else "yes")
+        for one in releases_for(engine, facts)
+    ]
+    if since := right_since(states, "yes"):
+        lost = [
+            item.model_copy(update={"fix": f"Serve with {release.title} {since} or later."})
+            for item in lost
+        ]
+    raise Refused(lost)
+
+
+def unasked(loaded: Loaded, engine: str, wanted: Named | None = None) -> list[Finding]:
+    """What depends on the target's class, where neither the target nor its class is known.
+
+    Args:
+        loaded: the draft.
+        engine: its name.
+        wanted: the release of it; the newest, where none is named.
+    """
+    draft = loaded.reading.draft
+    release = wanted.release if wanted else newest(engine)
+    return [] if loaded.facts or class_named(draft) else list(release.unasked(draft))
 
 
 def _as_is(loaded: Loaded, engine: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from eagle3_interop.schemas.engines.releases import (
     newest,
     releases_for,
 )
-from eagle3_interop.schemas.engines.targets import special_class
+from eagle3_interop.schemas.engines.targets import class_named, special_class
 from eagle3_interop.schemas.engines.verdicts import AsIs, Remembered, Verdict, predict
 from eagle3_interop.schemas.engines.versions import numbers
 from eagle3_interop.schemas.findings import (
@@ -110,6 +110,7 @@ class Row:
         convertible: ``stock``, ``plugin`` or ``refused``: what they would run of a conversion's output.
         obstacle: what they make otherwise of that output, in a few words.
         trouble: what they make otherwise of the folder, likewise.
+        named: the user named this one release, and its neighbours were not looked at.
     """
 
     since: str
@@ -118,6 +119,7 @@ class Row:
     convertible: str
     obstacle: str = ""
     trouble: str = ""
+    named: bool = False
 
     @property
     def versions(self) -> str:
@@ -172,9 +174,9 @@ def rows(loaded: Loaded, engine: str, wanted: Sequence[Named] = ()) -> list[Row]
     asked = [one for one in wanted if one.release.engine == engine]
     if asked:
         asked.sort(key=lambda one: numbers(one.version))
-        return [row_of(one.release, one.version, one.version) for one in asked]
+        return [replace(row_of(one.release, one.version, one.version), named=True) for one in asked]
     found: list[Row] = []
-    for release in releases_for(engine, loaded.facts):
+    for release in releases_for(engine, loaded.facts or class_named(loaded.draft)):
         row = row_of(release, release.since, release.until)
         if found and found[-1].same_as(row):
             row = replace(row, since=found.pop().since)
@@ -293,14 +295,17 @@ class Reach:
     @property
     def since(self) -> str | None:
         """The first release since which every one reads it right."""
-        return right_since([(r.since, found.as_is) for r, found in self.states], "same")
+        states = [
+            (r.since, "unasked" if unasked(found) else found.as_is) for r, found in self.states
+        ]
+        return right_since(states, "same")
 
 
 def reaches(fitted: Fitted, loaded: Loaded, destination: str) -> list[Reach]:
     """Of every engine that loads a planned output, what each release makes of it."""
-    of = planned(fitted, loaded)
+    of, classed = planned(fitted, loaded), loaded.facts or class_named(loaded.draft)
     return [
-        Reach(engine, tuple((r, of(r)) for r in releases_for(engine, loaded.facts)), of)
+        Reach(engine, tuple((r, of(r)) for r in releases_for(engine, classed)), of)
         for engine in readers(destination)
     ]
 
@@ -337,6 +342,7 @@ def _wrong_for(reach: Reach, wanted: Sequence[Named]) -> Iterator[Finding]:
     for one in wanted:
         state = reach.of(one.release)
         if state.as_is == "same":
+            yield from unasked(state)
             continue
         message = f"{one.name} {outcome(state)}: {why(state, one.release)}"
         title = one.release.title
@@ -358,10 +364,15 @@ def _silently_other(reach: Reach) -> Iterator[Finding]:
 def brief(state: Verdict, release: Release) -> str:
     """The reason in a few words: where it computes otherwise, or the first thing that keeps it from loading."""
     if state.as_is == "same":
-        return ""
+        return " ".join(item.message for item in unasked(state))
     if state.as_is == "different" and state.differences:
         return f"otherwise: {', '.join(state.differences)}"
     return why(state, release, most=1)
+
+
+def unasked(state: Verdict) -> list[Finding]:
+    """What a release makes otherwise of a folder for some targets, where nothing names the target."""
+    return [item for item in state.findings if item.row.asks_for_target]
 
 
 _OUTCOMES = {

@@ -1,5 +1,6 @@
 """A launch command in a container: what surrounds it, as a value, and the files that say so."""
 
+import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from eagle3_interop.convert.serve.launch import Command, Serving
 from eagle3_interop.convert.serve.parse import Launch, named
 from eagle3_interop.schemas.engines.containers import CONTAINERS, image_of
 from eagle3_interop.schemas.findings import Usage
+from eagle3_interop.schemas.hub import is_hub_id
 
 Format = Literal["shell", "docker", "compose", "k8s"]
 
@@ -25,6 +27,7 @@ _HERE = "${HF_HOME:-$HOME/.cache/huggingface}"
 _TOKEN = "HF_TOKEN"  # noqa: S105 - a variable's name
 _RUN = 'exec "$0" "$@"'
 _PLUGIN = "eagle3-interop"
+_FLAG = re.compile(r"--?[A-Za-z]")
 
 
 def inside(name: str) -> str:
@@ -32,6 +35,22 @@ def inside(name: str) -> str:
     model, revision = named(name)
     folder = None if revision else local_folder(model)
     return name if folder is None else str(Path(model).resolve())
+
+
+def target_inside(name: str | None, form: Format) -> str:
+    """`inside` of the target that the draft's own folder names.
+
+    Raises:
+        Usage: it names none that is here or on the Hub.
+    """
+    if name is None:
+        raise Usage(f"--format {form}: the draft does not name its target: give --target.")
+    if local_folder(name) is None and not is_hub_id(name):
+        raise Usage(
+            f"--format {form}: {name}, the target that the draft names, is neither a folder here nor a Hub id: "
+            "give --target."
+        )
+    return inside(name)
 
 
 @dataclass(frozen=True)
@@ -256,9 +275,10 @@ def checked_extra(words: tuple[str, ...], serving: Serving, command: Command) ->
     """
     if not words:
         return command
-    if not words[0].startswith("-"):
+    if not _FLAG.match(words[0]):
+        example = {"sglang": "--tp 8", "vllm": "--tensor-parallel-size 8"}[serving.engine]
         raise Usage(
-            f"{words[0]!r} is no flag: the engine's own flags stand behind --, such as -- --tp 8."
+            f"{words[0]!r} is no flag: the engine's own flags stand behind --, such as -- {example}."
         )
     extra = Launch(serving.engine, shlex.join(words), serving.config, serving.checkpoint, None)
     printed = {f"--{name}" for name in extra.flags} & {flag for flag, _ in command.flags}
@@ -267,4 +287,7 @@ def checked_extra(words: tuple[str, ...], serving: Serving, command: Command) ->
             f"{', '.join(sorted(printed))} is in the command already, and an engine heeds the last one only: "
             "leave it out, use this command's own options, or judge a command of yours with --check."
         )
+    port = extra.number("port")
+    if port is not None and not 0 < port < 2**16:
+        raise Usage(f"--port {port}: give a number from 1 to 65535.")
     return command.with_words(words)

@@ -164,7 +164,9 @@ class Launch:
         words = self.own
         starts = (i for i, word in enumerate(words) if word in _STARTS or _IMAGE.fullmatch(word))
         if (start := next(starts, None)) is not None:
-            return words[start + 1 :]
+            after = words[start + 1 :]
+            entered = _IMAGE.fullmatch(words[start]) and "--entrypoint" in words[:start]
+            return after[1:] if entered and after[:1] == ["serve"] else after
         first = (i for i, word in enumerate(words) if not _VARIABLE.fullmatch(word))
         start = next(first, len(words))
         return words[start:] if words[start : start + 1] and words[start].startswith("-") else []
@@ -229,7 +231,7 @@ class Launch:
             return None
         number = size(value, units or {})
         if number is None:
-            raise Usage(f"--check: --{names[0]} is {value!r}, not a number.")
+            raise Usage(f"--{names[0]} is {value!r}, not a number.")
         return number
 
     def table(self, *names: str) -> dict[str, Any] | None:

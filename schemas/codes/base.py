@@ -30,6 +30,7 @@ class Code:
         tells_of_plugin: it says for which parts of the network SGLang needs the plugin.
         left_over: a tensor is in the file that the reader's class does not have.
         leaves_unwired: after it the config names no wiring that could be run.
+        asks_for_target: whether a release runs the folder depends on the target, which nothing names.
         lists_extras: it lists the keys that are carried over, and is said anew where some are not.
     """
 
@@ -43,4 +44,5 @@ class Code:
     tells_of_plugin: bool = False
     left_over: bool = False
     leaves_unwired: bool = False
+    asks_for_target: bool = False
     lists_extras: bool = False

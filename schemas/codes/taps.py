@@ -100,6 +100,12 @@ CODES: dict[str, Code] = {
         "On some hardware this target cannot deliver the embedding output.",
         "Send one request: if it cannot, the engine fails at once.",
     ),
+    "target-unnamed": Code(
+        "warning",
+        "Whether this release of the engine captures what the draft taps depends on the target's class, and nothing names the target.",
+        "Give --target.",
+        asks_for_target=True,
+    ),
     "target-captures-nothing": Code(
         "error",
         "The target's class captures no hidden states, and no draft can be fed.",

@@ -163,6 +163,15 @@ class Release:
             message = f"tap {target.layers} lies after the last layer, which no target of this {self.title} captures."
             yield finding("end-tap", where, message)
 
+    def unasked(self, draft: Draft) -> Iterator[Finding]:
+        """What depends on the class of a target that nothing names."""
+        if self.no_embedding and draft.fc is not None and 0 in (draft.taps or ()):
+            message = (
+                f"this {self.title} fails on a tap before the first layer of a target of the classes "
+                f"{', '.join(sorted(self.no_embedding))}, and nothing names the target."
+            )
+            yield finding("target-unnamed", f"{CONFIG}: {IDS}", message)
+
     def split(self, target: TargetFacts | None) -> Iterator["Release"]:
         """Itself; in two, where a target hands hidden states out since a version inside its range."""
         first = self.hands_out(target) if target is not None else None

@@ -383,8 +383,8 @@ def eagle_config(
     written: dict[str, Any] = {"use_aux_hidden_state": True}
     where = f"{CONFIG}: eagle_config.{IDS}"
     findings: list[Finding] = []
-    if target is not None and captured:
-        findings += SGLANG_0_5_22.uncaptured(draft, target)
+    if captured and (classed := target or targets.class_named(draft)) is not None:
+        findings += SGLANG_0_5_22.uncaptured(draft, classed)
     taps = draft.taps
     if taps is None:
         return written, findings

@@ -154,12 +154,14 @@ def special_class(target: TargetFacts | None) -> str:
     return next((name for name in names if name in _SPECIAL), "")
 
 
-def facts_named(draft: Draft) -> TargetFacts | None:
-    """What a draft's own verifier says of a target that is not at hand, where its class reads ids its own way.
+def class_named(draft: Draft) -> TargetFacts | None:
+    """What a draft's own config says of a target that is not at hand: its class, where it names one.
 
     Of the target only the class is known: no rule that asks for its depth applies.
     """
-    facts = TargetFacts(
+    if not draft.target.architectures:
+        return None
+    return TargetFacts(
         name=draft.target.name or "",
         hidden_size=draft.target.hidden_size,
         layers=LARGEST,
@@ -167,6 +169,11 @@ def facts_named(draft: Draft) -> TargetFacts | None:
         model_type="",
         architectures=draft.target.architectures,
     )
+
+
+def facts_named(draft: Draft) -> TargetFacts | None:
+    """`class_named`, where that class reads ids its own way."""
+    facts = class_named(draft)
     return facts if special_class(facts) in SGLANG_IDS_AS_TAPS else None
 
 

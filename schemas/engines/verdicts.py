@@ -55,6 +55,7 @@ def predict(
     if why := release.refuses(source.config):
         return Verdict("does-not-load", findings=(finding("fails-to-load", CONFIG, why),))
     facts = target or targets.facts_named(meant)
+    classed = target or targets.class_named(meant)
     rules = release.rules(source.config)
     known = {} if remembered is None else remembered
     reader = release.reader(source.config)
@@ -71,7 +72,11 @@ def predict(
         *checked,
         *_raised(source, reading, checked, rules),
         *([] if target is None else check_target(reading.draft, target)),
-        *([] if target is None else release.uncaptured(reading.draft, target)),
+        *(
+            release.unasked(reading.draft)
+            if classed is None
+            else release.uncaptured(reading.draft, classed)
+        ),
     ]
     trouble = tuple(x for x in found if x.severity != "note" or has_effect(x, release.engine))
     fails = any(item.row.effect == "does-not-load" for item in trouble)

@@ -316,8 +316,8 @@ def write_ids(config: dict[str, Any], draft: Draft, target: TargetFacts | None) 
     if draft.taps is not None:
         config[IDS] = list(draft.taps)
         config[NESTED] = {**config.get(NESTED, {}), "layer_ids": list(draft.taps)}
-    if target is not None:
-        findings += VLLM_0_30.uncaptured(draft, target)
+    if (classed := target or targets.class_named(draft)) is not None:
+        findings += VLLM_0_30.uncaptured(draft, classed)
     return findings
 
 

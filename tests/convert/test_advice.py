@@ -188,6 +188,7 @@ ELSEWHERE = {
     "sections-rescaled": "test_folders.py",
     "shifted-ids": "test_folders.py",
     "target-head-absent": "as that of head-needs-target",
+    "target-unnamed": "test_releases.py",
     "verifier-name": "test_choices.py",
     "wrong-streams": "of recordings",
 }

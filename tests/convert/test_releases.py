@@ -312,7 +312,7 @@ def test_and_fails_where_a_target_is_too_shallow_for_three_different_streams(
 @pytest.mark.parametrize("name", sorted(path.name for path in TRAINED.iterdir()))
 def test_the_trained_drafts_name_their_first_right_release(name):
     first = {
-        "embed_tap": ("0.11.1", "0.5.3"),
+        "embed_tap": ("0.18", "0.5.22"),
         "fc_norm": ("0.22", "0.5.12"),
         "four_taps": ("0.22", "0.5.12"),
         "library_defaults": ("0.22", "0.5.21"),
@@ -585,6 +585,53 @@ def test_serve_names_a_way_out_that_there_is(draft, engine, version, fix):
     with pytest.raises(Refused) as refused:
         inspection.require_same(loaded(TRAINED / draft), engine, named(engine, version))
     assert fix in refused.value.findings[0].fix
+
+
+def test_named_releases_that_are_alike_are_no_range(tmp_path):
+    """What lies between them was not looked at."""
+    source = drafts.vllm(tmp_path / "draft")
+    words = ("--for", "vllm==0.12.0", "--for", "vllm==0.30")
+    table = run("inspect", source, *words).stdout.splitlines()
+    (row,) = [line for line in table if line.startswith("vllm ") and "0.12.0" in line]
+    assert "0.12.0, 0.30 " in row
+
+
+EMBEDDING = TRAINED / "embed_tap"
+
+
+@pytest.mark.parametrize(
+    ("engine", "last", "first"), [("vllm", "0.17", "0.18"), ("sglang", "0.5.21", "0.5.22")]
+)
+def test_the_class_that_the_draft_names_is_its_targets_where_none_is_given(
+    engine, last, first, tmp_path
+):
+    """Its config names LlamaForCausalLM, and the loop over a llama target once failed on tap 0."""
+    refused = run(f"auto-to-{engine}", EMBEDDING, tmp_path / "out", "--for", f"{engine}=={last}")
+    assert refused.exit_code == 3
+    assert "LlamaForCausalLM fails on a tap before its first layer" in refused.stderr
+    assert not (tmp_path / "out").exists()
+    done = run(f"auto-to-{engine}", EMBEDDING, tmp_path / "out", "--json")
+    said = {item["code"]: item["message"] for item in json.loads(done.stdout)["findings"]}
+    assert said["read-since"].endswith(f"since {first}.")
+
+
+def test_where_nothing_names_the_target_an_old_release_is_said_to_depend_on_it(tmp_path):
+    source = drafts.vllm(tmp_path / "draft", eagle_aux_hidden_state_layer_ids=[0, 3, 5])
+    ran = served(source, "vllm", "vllm==0.16")
+    found = {item["code"]: item for item in json.loads(ran.stdout)["findings"]}
+    assert found["target-unnamed"]["fix"] == "Give --target."
+    assert "LlamaForCausalLM" in found["target-unnamed"]["message"]
+    output = run("auto-to-vllm", source, tmp_path / "out", "--for", "vllm==0.16", "--json")
+    codes = {item["code"]: item["message"] for item in json.loads(output.stdout)["findings"]}
+    assert "target-unnamed" in codes
+    assert codes["read-since"].endswith("since 0.18.")
+
+
+def test_a_tap_that_an_old_release_cannot_take_names_the_first_that_can():
+    with pytest.raises(Refused) as refused:
+        inspection.require_same(loaded(EMBEDDING), "vllm", named("vllm", "0.16"))
+    (found,) = refused.value.findings
+    assert (found.code, found.fix) == ("embedding-tap", "Serve with vLLM 0.18 or later.")
 
 
 def served(source, engine, *named_so, **options):

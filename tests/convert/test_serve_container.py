@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import drafts
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -180,9 +181,10 @@ def test_a_relative_path_is_no_relative_path_in_a_container(stock, form, monkeyp
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_model_of_the_hub_is_kept_in_the_cache_and_asked_for_with_the_token(stock, form):
-    """The token is named, never written."""
-    text = served(stock, "--format", form, target=None)["artefact"]
+def test_a_model_of_the_hub_is_kept_in_the_cache_and_asked_for_with_the_token(form, tmp_path):
+    """The draft names it. The token is named, never written."""
+    source = drafts.speculators(tmp_path / "draft")
+    text = served(source, "--format", form, engine="vllm", target=None)["artefact"]
     assert "/root/.cache/huggingface" in text
     _, variables, _ = run_in(form, text)
     assert variables["HF_TOKEN"] in (None, "")
@@ -253,8 +255,48 @@ def test_a_flag_that_the_engine_has_not_is_found(stock):
     assert [item["code"] for item in found["findings"]] == ["serve-unknown-flag"]
 
 
-def test_a_word_that_is_no_flag_is_wrong_usage(stock):
-    assert served(stock, "stray")["exit_code"] == 2
+@pytest.mark.parametrize("word", ["stray", "-", "-5"])
+def test_a_word_that_is_no_flag_is_wrong_usage(stock, word):
+    assert served(stock, "--", word)["exit_code"] == 2
+
+
+@pytest.mark.parametrize("engine", CONTAINERS)
+def test_the_flag_that_is_shown_as_an_example_is_one_of_the_engine(stock, engine):
+    """On one's own folder: each engine runs what was converted for it."""
+    draft = DATA / "drafts" / "plain" if engine == "vllm" else stock
+    told = served(draft, "--", "stray", engine=engine)["message"]
+    example = told.split(" -- ")[-1].rstrip(".").split()
+    assert served(draft, "--", *example, engine=engine)["status"] == "ok"
+
+
+@pytest.mark.parametrize("form", ["shell", *FORMATS])
+@pytest.mark.parametrize("port", ["abc", "0", "99999999"])
+def test_a_port_that_is_none_is_wrong_usage_in_every_form(stock, form, port):
+    found = served(stock, "--format", form, "--", "--port", port)
+    assert found["exit_code"] == 2
+    assert found["message"].startswith("--port")
+
+
+@pytest.mark.parametrize("engine", CONTAINERS)
+def test_the_command_in_docker_passes_its_own_check(stock, engine):
+    draft = DATA / "drafts" / "plain" if engine == "vllm" else stock
+    line = served(draft, "--format", "docker", engine=engine)["artefact"]
+    judged = served(draft, "--check", line, engine=engine)
+    assert [item["code"] for item in judged["findings"] if "other" in item["code"]] == []
+    assert judged["status"] == "ok"
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_container_needs_a_target_that_it_can_find(form, tmp_path, monkeypatch):
+    """The trained drafts name the folder that they were trained on, by a path that leads nowhere from here."""
+    monkeypatch.chdir(tmp_path)
+    found = served(DATA / "drafts" / "plain", "--format", form, engine="vllm", target=None)
+    assert found["exit_code"] == 2
+    assert "tests/data/target" in found["message"]
+    assert found["message"].endswith("give --target.")
+    source = drafts.vllm(tmp_path / "draft")
+    nameless = served(source, "--format", form, engine="vllm", target=None)
+    assert nameless["message"].endswith("does not name its target: give --target.")
 
 
 @pytest.mark.parametrize("words", [("--format", "docker"), ("--", "--tp", "8")])
